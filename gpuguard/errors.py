@@ -1,0 +1,47 @@
+"""Every error that gpuguard raises on purpose; all share one root."""
+
+from __future__ import annotations
+
+
+class GpuguardError(Exception):
+    """Root of gpuguard's errors. The text says what happened, to what, why, and what to do."""
+
+
+class ConfigError(GpuguardError):
+    """A configuration file or value that cannot be used."""
+
+
+class RuleError(GpuguardError, ValueError):
+    """A text that is not a device rule, or a rule that cannot be used there."""
+
+
+class CgroupGoneError(GpuguardError):
+    """The control group is not there any more, or another one has taken its name."""
+
+
+class CgroupUnreadableError(GpuguardError):
+    """The kernel's answer cannot be had. It says nothing about the state of the control group."""
+
+
+class DeniedError(GpuguardError):
+    """The kernel refuses a rule; the text names the ancestor that denies it."""
+
+
+class BusError(GpuguardError):
+    """The D-Bus peer answered with an error, or the answer is not what was asked for."""
+
+
+class BusUnavailableError(BusError):
+    """No bus, or the connection broke: whether a call in flight was carried out is unknown."""
+
+
+class BusTimeoutError(BusError):
+    """No answer in time: whether the call was carried out is unknown."""
+
+
+class NoSuchUnitError(BusError):
+    """systemd does not know the unit (any more)."""
+
+
+class LedgerError(GpuguardError):
+    """The ledger on disk cannot be read or written."""

@@ -1,0 +1,1 @@
+"""The loop: watch, observe, judge, mend, and the ledger."""

@@ -1,0 +1,1 @@
+"""The kernel's interfaces, one file each."""

@@ -1,0 +1,48 @@
+"""What `gpuguard status` tells of a node and its containers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Optional
+
+from gpuguard.model.rule import Rule
+from gpuguard.model.state import State
+
+
+@dataclass(frozen=True)
+class DeviceStatus:
+    """One entitled device rule. `effective` and `declared` are None when that cannot be told."""
+
+    rule: Rule
+    node: Optional[str]
+    entitled_by: str
+    effective: Optional[bool]
+    declared: Optional[bool]
+
+
+@dataclass(frozen=True)
+class ContainerStatus:
+    """One GPU container. `reason` says why the state is not better, where that is known."""
+
+    scope: str
+    cgroup: str
+    id: str
+    runtime: str
+    state: State
+    devices: tuple[DeviceStatus, ...] = ()
+    excess: tuple[Rule, ...] = ()
+    reason: Optional[str] = None
+    name: Optional[str] = None
+    namespace: Optional[str] = None
+    pod: Optional[str] = None
+
+
+@dataclass(frozen=True)
+class NodeStatus:
+    """The node: cgroup is "v1" or "v2", mode "enforce" or "observe", daemon "running" or "stopped"."""
+
+    cgroup: str
+    systemd: Optional[int]
+    mode: str
+    daemon: str
+    containers: tuple[ContainerStatus, ...] = ()

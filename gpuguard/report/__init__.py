@@ -1,0 +1,1 @@
+"""What gpuguard tells: metrics, journal, HTTP."""

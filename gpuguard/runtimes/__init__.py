@@ -1,0 +1,1 @@
+"""Who is this scope, and what was it given."""

@@ -1,0 +1,1 @@
+"""gpuguard's tests; the folders mirror gpuguard/."""

@@ -1,0 +1,1 @@
+"""Measurements: ratios in one run, never asserted by a timed test."""

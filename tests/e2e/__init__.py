@@ -1,0 +1,1 @@
+"""The whole daemon on a whole node."""
