@@ -99,7 +99,8 @@ def _advice(key: str, where: str, known: Mapping[str, Field[Any]]) -> str:
     if near:
         return f"did you mean {near}?"
     if not where:
-        homes = [f"[{name}]" for name, item in known.items() if key in _fields(item.default)]
+        tables = {name: item.default for name, item in known.items() if isinstance(item.default, Table)}
+        homes = [f"[{name}]" for name, default in tables.items() if key in _fields(default)]
         if homes:
             return f"it belongs into {one_of(homes)}"
     return f"known are {', '.join(known)}"
