@@ -1,0 +1,54 @@
+"""Which systemd scopes are containers, told by their names alone."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Optional
+
+_HEX = re.compile(r"[0-9a-f]{64}")
+# containerd lets its clients choose (pkg/identifiers): no more than 76 characters of this form.
+_IDENTIFIER = re.compile(r"(?!conmon-)(?!.*-exec$)(?=.{1,76}$)[A-Za-z0-9]+(?:[._-][A-Za-z0-9]+)*")
+
+# runc names the scope PREFIX-ID.scope and escapes nothing (libcontainer/cgroups/systemd, getUnitName).
+_RUNTIMES = (
+    ("docker", "docker-", _HEX),
+    ("podman", "libpod-", _HEX),
+    ("cri-o", "crio-", _HEX),
+    ("containerd", "cri-containerd-", _IDENTIFIER),
+    ("nerdctl", "nerdctl-", _IDENTIFIER),
+)
+_SLICE = re.compile(r"[A-Za-z0-9:_\\@-][A-Za-z0-9:_.\\@-]*\.slice")
+
+
+@dataclass(frozen=True)
+class ContainerScope:
+    """A container as its scope's name tells it: the runtime and the container's id."""
+
+    runtime: str
+    id: str
+
+    @classmethod
+    def parse(cls, unit: str) -> Optional[ContainerScope]:
+        """Read a unit name. None for all that is no container: conmon, exec sessions, builds, other units."""
+        name, dot, kind = unit.rpartition(".")
+        if not dot or kind != "scope":
+            return None
+        for runtime, prefix, form in _RUNTIMES:
+            container = name[len(prefix) :]
+            if name.startswith(prefix) and form.fullmatch(container):
+                return cls(runtime, container)
+        return None
+
+
+def guarded_path(cgroup: str) -> Optional[ContainerScope]:
+    """Return the container whose scope this control group path is, or None when it is no such scope.
+
+    The path, as systemd's ControlGroup property has it, must be slices and at last the scope: a scope
+    below a service (user@1000.service and its like) belongs to another manager, a path below the
+    scope to the container.
+    """
+    root, *slices, scope = cgroup.split("/") if "/" in cgroup else ("?", "")
+    if root or not all(_SLICE.fullmatch(part) for part in slices):
+        return None
+    return ContainerScope.parse(scope)
