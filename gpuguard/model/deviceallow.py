@@ -7,7 +7,7 @@ systemd 252 writes.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Optional
 
@@ -83,15 +83,14 @@ def resolve(entry: DeviceAllow, facts: NodeFacts) -> frozenset[Rule]:
     return frozenset() if number is None else frozenset((Rule(*number, entry.access),))
 
 
-def standard_rules(policy: DevicePolicy, entries: Collection[DeviceAllow]) -> frozenset[Rule]:
+def standard_rules(policy: DevicePolicy, entries: Sequence[DeviceAllow]) -> frozenset[Rule]:
     """Return the rules that the policy adds by itself: none for strict, and none for auto without entries."""
-    implied = policy is DevicePolicy.CLOSED or (policy is DevicePolicy.AUTO and len(entries) > 0)
+    implied = policy is DevicePolicy.CLOSED or (policy is DevicePolicy.AUTO and bool(entries))
     return _STANDARD if implied else frozenset()
 
 
-def declared_rules(policy: DevicePolicy, entries: Iterable[DeviceAllow], facts: NodeFacts) -> RuleSet:
+def declared_rules(policy: DevicePolicy, entries: Sequence[DeviceAllow], facts: NodeFacts) -> RuleSet:
     """Return what systemd will write next time. Policy auto without entries is no filter at all."""
-    entries = tuple(entries)
     if policy is DevicePolicy.AUTO and not entries:
         return RuleSet(unrestricted=True)
     rules = set(standard_rules(policy, entries))
@@ -115,28 +114,36 @@ def spell(rule: Rule, facts: NodeFacts) -> Optional[DeviceAllow]:
 
 
 def merge(
-    policy: DevicePolicy, current: Iterable[DeviceAllow], wanted: Iterable[Rule], facts: NodeFacts
+    policy: DevicePolicy,
+    current: Sequence[DeviceAllow],
+    wanted: Iterable[Rule],
+    facts: NodeFacts,
+    *,
+    disk: Optional[RuleSet],
 ) -> tuple[tuple[DeviceAllow, ...], tuple[Rule, ...]]:
-    """Return the entries to send so that `wanted` is declared, and the rules that have no spelling.
+    """Return the entries to send so that `wanted` is declared, and the wanted rules that have no spelling.
 
-    Rules that `current` covers already need no entry. systemd replaces the access of an entry whose
-    path text it has, so an entry carries the access of both. An unrestricted unit gets nothing:
-    one entry would create a filter.
+    `policy` and `current` are what systemd has in memory. `disk` is what a reload would make of the
+    unit's files, None where that is the same: one entry makes systemd write its whole list to disk.
+    Rules that memory and disk cover need no entry. systemd replaces the access of an entry whose path
+    it has already, so an entry carries the access of both. A unit without a filter gets nothing: one
+    entry would create a filter.
     """
-    current = tuple(current)
-    declared = declared_rules(policy, current, facts)
+    memory = declared_rules(policy, current, facts)
+    if memory.unrestricted:
+        return (), ()
     send: dict[str, Access] = {}
     undeclarable = []
-    for rule in sorted(declared.missing(wanted), key=lambda rule: rule.sort_key):
+    for rule in sorted(wanted, key=lambda rule: rule.sort_key):
+        if memory.covers(rule) and (disk is None or disk.covers(rule)):
+            continue
         entry = spell(rule, facts)
         if entry is None:
             undeclarable.append(rule)
             continue
-        access = send.get(entry.path, Access.NONE) | entry.access
-        for known in current:
-            if known.path == entry.path:
-                access |= known.access
-        send[entry.path] = access
+        known = [other.access for other in current if other.path == entry.path]
+        for access in (entry.access, *known):
+            send[entry.path] = send.get(entry.path, Access.NONE) | access
     return tuple(DeviceAllow(path, access) for path, access in send.items()), tuple(undeclarable)
 
 

@@ -22,7 +22,7 @@ _VALUE = re.compile(r"""((?:[^ \t"'\\]|"[^"\\]*"|'[^'\\]*'|\\.)+)(?:[ \t]+(.*))?
 _QUOTED = re.compile(r""""([^"\\]*)"|'([^'\\]*)'|\\(.)""")
 
 
-def read_fragments(unit: str, texts: Iterable[str]) -> tuple[DevicePolicy, tuple[DeviceAllow, ...]]:
+def parse_fragments(unit: str, texts: Iterable[str]) -> tuple[DevicePolicy, tuple[DeviceAllow, ...]]:
     """Return DevicePolicy= and DeviceAllow= of a unit from its fragment and then its drop-ins, in their order.
 
     The texts are the files decoded as UTF-8, errors as surrogates. Like systemd, this ignores what it
