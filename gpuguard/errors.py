@@ -28,7 +28,12 @@ class DeniedError(GpuguardError):
 
 
 class BusError(GpuguardError):
-    """The D-Bus peer answered with an error, or the answer is not what was asked for."""
+    """The D-Bus peer answered with an error, or the answer is not what was asked for.
+
+    `name` is the D-Bus error name, "" when no peer gave one.
+    """
+
+    name = ""
 
 
 class BusUnavailableError(BusError):

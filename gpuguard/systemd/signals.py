@@ -1,0 +1,133 @@
+"""systemd's own signals: reloads, and units that come and go."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from typing import Callable, Optional
+
+from gpuguard.errors import BusUnavailableError
+from gpuguard.systemd import codec, events
+from gpuguard.systemd.bus import DBUS, DBUS_PATH, Bus
+from gpuguard.systemd.manager import MANAGER, SYSTEMD, SYSTEMD_PATH, Manager
+from gpuguard.systemd.source import OnEvent, Source
+from gpuguard.systemd.wire import Deliver, Wanted
+
+LONGEST_PAUSE = 5.0
+
+_OWNER_CHANGED = "NameOwnerChanged"
+
+
+class SignalSource:
+    """Delivers Reloading, ManagerReplaced, UnitNew and UnitRemoved, and the standing of its two connections.
+
+    A reload sends two signals for every unit of the machine before it says that it is over. So "signals", which
+    tells of reloads, has a connection of its own, where nothing queues before it; "units" has another, where what
+    `interested` turns down by its name is dropped before it is decoded.
+    """
+
+    def __init__(self, address: str, on_event: OnEvent, interested: Callable[[str], bool]) -> None:
+        self._on_event = on_event
+        self._interested = interested
+        self._streams = (
+            _Stream(address, Source(events.SIGNALS, on_event), ("Reloading",), self._manager_signal),
+            _Stream(
+                address, Source(events.UNITS, on_event), ("UnitNew", "UnitRemoved"), self._unit_signal, self._wanted
+            ),
+        )
+
+    async def run(self) -> None:
+        """Deliver until cancelled."""
+        tasks = [asyncio.ensure_future(stream.run()) for stream in self._streams]
+        try:
+            await asyncio.gather(*tasks)
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.wait(tasks)
+
+    def _manager_signal(self, message: codec.Incoming) -> None:
+        if message.member == _OWNER_CHANGED:
+            self._on_event(events.ManagerReplaced())
+        elif message.member == "Reloading" and message.body in ([True], [False]):
+            self._on_event(events.Reloading(active=message.body[0]))
+
+    def _unit_signal(self, message: codec.Incoming) -> None:
+        name = message.body[0] if message.body else None
+        if not isinstance(name, str):
+            return
+        if message.member == "UnitNew":
+            self._on_event(events.UnitNew(name))
+        elif message.member == "UnitRemoved":
+            self._on_event(events.UnitRemoved(name))
+
+    def _wanted(self, header: bytes, body: bytes) -> bool:
+        return b"Unit" not in header or self._interested(codec.first_string(header, body))
+
+
+class _Stream:
+    """One connection that is subscribed to some of the manager's signals, and again whenever that is lost."""
+
+    def __init__(
+        self,
+        address: str,
+        source: Source,
+        members: tuple[str, ...],
+        deliver: Deliver,
+        wanted: Optional[Wanted] = None,
+    ) -> None:
+        self._address = address
+        self._source = source
+        self._deliver = deliver
+        self._wanted = wanted
+        # By its well-known name: a daemon-reexec changes the unique one.
+        self._rules = [
+            f"type='signal',sender='{DBUS}',interface='{DBUS}',member='{_OWNER_CHANGED}',arg0='{SYSTEMD}'",
+            *(
+                f"type='signal',sender='{SYSTEMD}',path='{SYSTEMD_PATH}',interface='{MANAGER}',member='{member}'"
+                for member in members
+            ),
+        ]
+        self._owner = ""
+        self._wake = asyncio.Event()
+
+    async def run(self) -> None:
+        await self._source.keep(self._session, LONGEST_PAUSE)
+
+    async def _session(self) -> str:
+        bus = Bus(self._address, self._receive, self._wanted)
+        await bus.connect()
+        lost = asyncio.ensure_future(bus.lost())
+        lost.add_done_callback(lambda _: self._wake.set())
+        try:
+            for rule in self._rules:
+                await bus.call(DBUS, DBUS_PATH, DBUS, "AddMatch", "s", [rule])
+            with contextlib.suppress(BusUnavailableError):  # no owner; or no bus, which the next call tells
+                [self._owner] = await bus.call(DBUS, DBUS_PATH, DBUS, "GetNameOwner", "s", [SYSTEMD])
+            while bus.connected:
+                self._wake.clear()
+                await self._subscribe(bus)
+                await self._wake.wait()
+            return await lost
+        finally:
+            lost.cancel()
+            await bus.close()
+
+    async def _subscribe(self, bus: Bus) -> None:
+        try:
+            await Manager(bus).subscribe()
+        except BusUnavailableError as error:
+            # systemd has left the bus, as in a daemon-reexec. Its return is announced on this very connection.
+            self._source.down(str(error))
+        else:
+            self._source.up()
+
+    def _receive(self, message: codec.Incoming) -> None:
+        # Match rules do not hold for a signal that is addressed to this connection, and anybody may send one.
+        if message.sender == DBUS and message.member == _OWNER_CHANGED:
+            _, _, self._owner = message.body
+            self._wake.set()
+            if self._owner:
+                self._deliver(message)
+        elif message.sender == self._owner:
+            self._deliver(message)

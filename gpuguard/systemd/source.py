@@ -1,0 +1,57 @@
+"""What the event sources have in common: they try for ever, and say when they deliver and when not."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable
+from typing import Callable, Optional
+
+from gpuguard.errors import BusError
+from gpuguard.systemd.events import Event, SourceDown, SourceUp
+
+OnEvent = Callable[[Event], None]
+
+FIRST_DELAY = 0.1
+
+
+class Source:
+    """The standing of one source: each change of it is reported once."""
+
+    def __init__(self, name: str, on_event: OnEvent) -> None:
+        self.name = name
+        self._on_event = on_event
+        self._is_up: Optional[bool] = None
+
+    def up(self) -> None:
+        """Report that it delivers from now on, unless that is known."""
+        if self._is_up is not True:
+            self._is_up = True
+            self._on_event(SourceUp(self.name))
+
+    def down(self, reason: str) -> None:
+        """Report that it delivers nothing, unless that is known."""
+        if self._is_up is not False:
+            self._is_up = False
+            self._on_event(SourceDown(self.name, reason))
+
+    async def keep(self, session: Callable[[], Awaitable[str]], longest: float) -> None:
+        """Run `session` again whenever it ends, for ever.
+
+        It returns why it ended, or raises BusError. The pauses double from 0.1 s up to `longest` seconds, and start
+        anew after a session that lasted longer than that.
+        """
+        clock = asyncio.get_running_loop().time
+        delay = FIRST_DELAY
+        while True:
+            started = clock()
+            try:
+                reason = await session()
+            except BusError as error:
+                reason = str(error)
+            self.down(reason)
+            if clock() - started > longest:
+                delay = FIRST_DELAY
+            # Many guards on one machine's containers must not come back in step.
+            await asyncio.sleep(delay * random.uniform(0.5, 1.0))  # noqa: S311 -- not for secrets
+            delay = min(delay * 2, longest)
