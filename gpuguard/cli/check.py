@@ -1,0 +1,61 @@
+"""`gpuguard check`: one line with performance data, as monitoring plugins print it."""
+
+from __future__ import annotations
+
+import argparse
+
+from gpuguard.cli import status, table
+from gpuguard.config import load
+from gpuguard.errors import GpuguardError
+from gpuguard.model.state import State
+from gpuguard.model.status import NodeStatus
+
+OK, WARNING, CRITICAL, UNKNOWN = range(4)
+_WORDS = ("OK", "WARNING", "CRITICAL", "UNKNOWN")
+_CODES = {
+    State.LOST: CRITICAL,
+    State.PARTIAL: CRITICAL,
+    State.STALE: CRITICAL,
+    State.OPAQUE: UNKNOWN,
+    State.AT_RISK: WARNING,
+}
+# An outage that is known comes first; one that cannot be ruled out is worse than one that may come.
+_PRECEDENCE = (CRITICAL, UNKNOWN, WARNING, OK)
+_MOST_NAMES = 5
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print the line and return the plugin's exit code. An error is "cannot tell", whatever it was."""
+    try:
+        code, line = verdict(status.look(load(args.config)))
+    except GpuguardError as error:
+        code, line = UNKNOWN, _line(UNKNOWN, str(error))
+    print(line)
+    return code
+
+
+def verdict(node: NodeStatus) -> tuple[int, str]:
+    """Return exit code and line, e.g. "GPUGUARD OK - 3 protected | protected=3 at_risk=0 …"."""
+    names = {state: [status.display_name(c) for c in node.containers if c.state is state] for state in State}
+    codes = {_CODES.get(state, OK) for state in State if names[state]}
+    code = next((code for code in _PRECEDENCE if code in codes), OK)
+    parts = [_part(state, names[state]) for state in status.ORDER if names[state]]
+    text = ", ".join(parts) or "no GPU container"
+    if node.daemon != "running":
+        text += f" (daemon {node.daemon})"
+    figures = " ".join(f"{state.name.lower()}={len(names[state])}" for state in reversed(State))
+    return code, f"{_line(code, text)} | {figures}"
+
+
+def _part(state: State, names: list[str]) -> str:
+    part = f"{len(names)} {state.value}"
+    if state not in _CODES:
+        return part
+    more = len(names) - _MOST_NAMES
+    return f"{part} ({', '.join(names[:_MOST_NAMES])}{f' and {more} more' if more > 0 else ''})"
+
+
+def _line(code: int, text: str) -> str:
+    # The first | ends the text for a monitoring system, and a line's end everything.
+    cleaned = table.printable(" ".join(text.split())).replace("|", "/")
+    return f"GPUGUARD {_WORDS[code]} - {cleaned}"

@@ -1,0 +1,86 @@
+"""The command line: what there is to say, and which module does it.
+
+Each command's module is imported only when it runs: the daemon's libraries cost a quarter of a
+second, which `gpuguard --version` and a monitoring check should not pay.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NoReturn, Optional
+
+from gpuguard import __version__
+from gpuguard.cli import codes
+from gpuguard.errors import ConfigError, GpuguardError
+
+
+class _Parser(argparse.ArgumentParser):
+    """A parser whose usage errors cannot be taken for a command's verdict, as argparse's 2 could."""
+
+    def error(self, message: str) -> NoReturn:
+        """Tell what is wrong with the command line and exit."""
+        self.exit(codes.USAGE, f"{self.format_usage()}{self.prog}: {message}\n")
+
+
+def main(argv: Optional[Sequence[str]] = None) -> int:
+    """Run one command and return its exit code. Expected errors become one line on stderr."""
+    args = _parser().parse_args(argv)
+    try:
+        code: int = importlib.import_module(f"gpuguard.cli.{args.module}").run(args)
+        sys.stdout.flush()
+    except ConfigError as error:
+        print(f"gpuguard: {error}", file=sys.stderr)
+        return codes.CONFIG
+    except GpuguardError as error:
+        print(f"gpuguard: {error}", file=sys.stderr)
+        return codes.FAILED
+    except BrokenPipeError:
+        # The reader has seen enough. What is still in the buffer must not fail again at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return codes.BROKEN_PIPE
+    except KeyboardInterrupt:
+        return codes.INTERRUPTED
+    return code
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = _Parser(prog="gpuguard", description="Keeps the device permissions of GPU containers.")
+    parser.add_argument("--version", action="version", version=f"gpuguard {__version__}")
+    commands = parser.add_subparsers(metavar="COMMAND", required=True)
+
+    def add(name: str, purpose: str, module: Optional[str] = None) -> argparse.ArgumentParser:
+        command = commands.add_parser(name, help=purpose, description=purpose[0].upper() + purpose[1:] + ".")
+        command.set_defaults(module=module or name)
+        command.add_argument(
+            "--config", type=Path, metavar="F", help="configuration file (/etc/gpuguard/gpuguard.toml)"
+        )
+        return command
+
+    run = add("run", "guard this node, in the foreground, until SIGTERM")
+    run.add_argument("--observe-only", action="store_true", help="see and record, touch nothing")
+
+    status = add("status", "show every GPU container: its state and its devices")
+    form = status.add_mutually_exclusive_group()
+    form.add_argument("--json", action="store_true", help="print one JSON document")
+    form.add_argument("--watch", action="store_true", help="show it again every two seconds")
+    status.add_argument("--all", action="store_true", help="also show containers without any device filter")
+
+    add("check", "print one line for a monitoring system and exit with its verdict")
+
+    repair = add("repair", "give lost devices back and make systemd remember them, once, now")
+    repair.add_argument("containers", nargs="*", metavar="CONTAINER", help="id, name or scope; none: all")
+    repair.add_argument("--dry-run", action="store_true", help="say what would be done")
+    repair.add_argument("--json", action="store_true", help="print one JSON document")
+
+    release = add("release", "forget that a container may have a device, because it was taken away on purpose")
+    release.add_argument("container", metavar="CONTAINER", help="id, name or scope")
+    release.add_argument("devices", nargs="*", metavar="DEVICE", help="/dev/nvidia0 or 'c 195:0'; none: all")
+
+    config = add("config", "check the configuration file, or show the settings in effect", "config")
+    config.add_argument("action", choices=["check", "show"])
+    return parser

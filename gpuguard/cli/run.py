@@ -1,0 +1,39 @@
+"""`gpuguard run`: the daemon, in the foreground."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from gpuguard.cli import codes
+from gpuguard.config import Settings, load
+
+
+def run(args: argparse.Namespace) -> int:
+    """Check the configuration and the privileges, then guard until told to stop."""
+    settings = load(args.config)
+    lacking = list(lacking_privileges(settings, observe_only=args.observe_only))
+    if lacking:
+        print(f"gpuguard: {'; '.join(lacking)}: run it as root on the node itself", file=sys.stderr)
+        return codes.NO_PRIVILEGE
+    from gpuguard import daemon  # noqa: PLC0415  the daemon's libraries are slow to import
+
+    return daemon.run(args.config, args.observe_only)
+
+
+def lacking_privileges(settings: Settings, *, observe_only: bool) -> Iterator[str]:
+    """Yield what this process must do and may not. The paths decide, not the user id: a node may be simulated."""
+    run_dir = Path(settings.paths.run)
+    existing = next(path for path in (run_dir, *run_dir.parents) if path.exists())
+    if not os.access(existing, os.W_OK):
+        yield f"may not write to {run_dir}, where it remembers what containers were given"
+    if observe_only or settings.guard.mode == "observe":
+        return
+    # On cgroup v1 the root of the hierarchies is a tmpfs that systemd makes read-only.
+    cgroup = Path(settings.paths.cgroup)
+    devices = cgroup / "devices" if (cgroup / "devices").is_dir() else cgroup
+    if devices.exists() and not os.access(devices, os.W_OK):
+        yield f"may not write to {devices}, where device rules are given back"

@@ -1,0 +1,176 @@
+"""`gpuguard status`: every GPU container, the worst first."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import shutil
+import sys
+import time
+from collections.abc import Iterator
+from typing import Optional
+
+from gpuguard.cli import codes, colour, table
+from gpuguard.cli.table import Cell
+from gpuguard.config import Settings, load
+from gpuguard.model.state import State
+from gpuguard.model.status import ContainerStatus, DeviceStatus, NodeStatus
+
+_WATCH_SECONDS = 2
+_CLEAR_SCREEN = "\x1b[H\x1b[2J"
+_SHORT_ID = 12
+_DAEMON_ADVICE = """\
+The daemon is not running, so nobody gives back what gets lost: `systemctl start gpuguard`
+(`gpuguard repair` gives back what is lost now, once)."""
+_HEADER = ("STATE", "CONTAINER", "ID", "RUNTIME", "NOW", "AFTER RELOAD", "DEVICES")
+# What needs a person most comes first.
+ORDER = (
+    State.LOST,
+    State.PARTIAL,
+    State.STALE,
+    State.OPAQUE,
+    State.AT_RISK,
+    State.SETTLING,
+    State.PROTECTED,
+    State.UNRESTRICTED,
+)
+_COLOURS = {
+    State.LOST: colour.RED,
+    State.PARTIAL: colour.RED,
+    State.STALE: colour.RED,
+    State.OPAQUE: colour.YELLOW,
+    State.AT_RISK: colour.YELLOW,
+    State.PROTECTED: colour.GREEN,
+}
+_ANSWERS = {
+    True: Cell("allowed", colour.GREEN),
+    False: Cell("DENIED", colour.RED),
+    None: Cell("unknown", colour.YELLOW),
+}
+
+
+def run(args: argparse.Namespace) -> int:
+    """Show the node once, or again and again until Ctrl-C."""
+    settings = load(args.config)
+    if args.json:
+        print(json.dumps(document(look(settings)), indent=2))
+        return codes.OK
+    terminal = sys.stdout.isatty()
+    while True:
+        text = people(
+            look(settings),
+            width=shutil.get_terminal_size().columns if terminal else None,
+            colours=colour.wanted(sys.stdout),
+            everything=args.all,
+        )
+        print((_CLEAR_SCREEN if args.watch and terminal else "") + text, flush=True)
+        if not args.watch:
+            return codes.OK
+        time.sleep(_WATCH_SECONDS)
+
+
+def look(settings: Settings) -> NodeStatus:
+    """Look at the node once. Raises GpuguardError."""
+    from gpuguard.guard import once  # noqa: PLC0415  its libraries are slow to import, and rendering needs none
+
+    return asyncio.run(once.look(settings))
+
+
+def document(node: NodeStatus) -> dict[str, object]:
+    """Return what --json prints."""
+    return {
+        "version": 1,
+        "node": {"cgroup": node.cgroup, "systemd": node.systemd, "mode": node.mode, "daemon": node.daemon},
+        "containers": [_container(container) for container in node.containers],
+    }
+
+
+def people(node: NodeStatus, *, width: Optional[int] = None, colours: bool = False, everything: bool = False) -> str:
+    """Return the text for people; `everything` includes the containers that have no device filter."""
+    shown = [c for c in node.containers if everything or c.state is not State.UNRESTRICTED]
+    shown.sort(key=lambda c: (ORDER.index(c.state), display_name(c), c.id))
+    systemd = "no systemd found" if node.systemd is None else f"systemd {node.systemd}"
+    lines = [f"cgroup {node.cgroup}, {systemd}, mode {node.mode}, daemon {node.daemon}"]
+    if shown:
+        rows = [row for container in shown for row in _rows(container)]
+        lines += ["", *table.render(_HEADER, rows, width, colours=colours), ""]
+    lines += _remarks(shown)
+    hidden = len(node.containers) - len(shown)
+    if hidden:
+        lines.append(f"{hidden} without any device filter, with nothing to guard: --all shows them")
+    lines.append(summary(node) if node.containers else "no GPU container on this node")
+    if node.daemon != "running":
+        lines.append(_DAEMON_ADVICE)
+    return "\n".join(lines)
+
+
+def summary(node: NodeStatus) -> str:
+    """Return the number of containers in each state, the worst first: "1 lost, 3 protected"."""
+    states = [container.state for container in node.containers]
+    return ", ".join(f"{states.count(state)} {state.value}" for state in ORDER if state in states)
+
+
+def display_name(container: ContainerStatus) -> str:
+    """Return what people call the container: namespace/pod/name, its name, or its scope."""
+    parts = (container.namespace, container.pod, container.name)
+    return "/".join(part for part in parts if part) or container.scope
+
+
+def _container(container: ContainerStatus) -> dict[str, object]:
+    return {
+        "scope": container.scope,
+        "cgroup": container.cgroup,
+        "id": container.id,
+        "runtime": container.runtime,
+        "name": container.name,
+        "namespace": container.namespace,
+        "pod": container.pod,
+        "state": container.state.value,
+        "devices": [
+            {
+                "device": device.rule.device,
+                "node": device.node,
+                "access": device.rule.access.letters(),
+                "entitled_by": device.entitled_by,
+                "effective": device.effective,
+                "declared": device.declared,
+            }
+            for device in container.devices
+        ],
+        "reason": container.reason,
+    }
+
+
+def _rows(container: ContainerStatus) -> Iterator[list[Cell]]:
+    """Yield a row for each group of devices that stand alike; the container is named in the first."""
+    groups: dict[tuple[Optional[bool], Optional[bool]], list[str]] = {}
+    for device in container.devices:
+        groups.setdefault((device.effective, device.declared), []).append(_device_name(device))
+    head = [
+        Cell(container.state.value, _COLOURS.get(container.state, "")),
+        Cell(display_name(container)),
+        Cell(container.id[:_SHORT_ID]),
+        Cell(container.runtime),
+    ]
+    if not groups:
+        yield [*head, Cell("-"), Cell("-"), Cell("-")]
+    for (effective, declared), names in groups.items():
+        yield [*head, _ANSWERS[effective], _ANSWERS[declared], Cell(" ".join(names))]
+        head = [Cell("")] * len(head)
+
+
+def _device_name(device: DeviceStatus) -> str:
+    return device.node.removeprefix("/dev/") if device.node else device.rule.device.replace(" ", "")
+
+
+def _remarks(containers: list[ContainerStatus]) -> list[str]:
+    """Say what does not fit into a column: why, and what a container may open without ever having been given it."""
+    remarks = []
+    for container in containers:
+        name = table.printable(display_name(container))
+        if container.reason:
+            remarks.append(f"{name}: {table.printable(container.reason)}")
+        if container.excess:
+            remarks.append(f"{name}: may also use what it was never given: {', '.join(map(str, container.excess))}")
+    return [*remarks, ""] if remarks else []

@@ -1,0 +1,67 @@
+"""The monitoring plugin's line and exit code."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from gpuguard.cli.check import verdict
+from gpuguard.model.state import State
+from tests.cli.made import container, node
+
+
+@pytest.mark.parametrize(
+    ("states", "code"),
+    [
+        ([], 0),
+        ([State.PROTECTED], 0),
+        ([State.PROTECTED, State.SETTLING, State.UNRESTRICTED], 0),
+        ([State.PROTECTED, State.AT_RISK], 1),
+        ([State.LOST], 2),
+        ([State.PARTIAL], 2),
+        ([State.STALE], 2),
+        ([State.OPAQUE], 3),
+        ([State.OPAQUE, State.AT_RISK], 3),
+        ([State.OPAQUE, State.AT_RISK, State.LOST], 2),
+    ],
+)
+def test_exit_code(states: list[State], code: int) -> None:
+    """A known outage comes first, then one that cannot be ruled out, then one that may come."""
+    assert verdict(node(*(container("trainer", state) for state in states)))[0] == code
+
+
+def test_the_line_of_a_healthy_node() -> None:
+    """Verdict, count, and performance data for all states, zeros included."""
+    _, line = verdict(node(*(container(f"t{i}", State.PROTECTED) for i in range(3))))
+    text, figures = line.split(" | ")
+    assert text == "GPUGUARD OK - 3 protected"
+    assert figures.startswith("protected=3 at_risk=0 partial=0 lost=0 stale=0 ")
+    assert set(figures.split()) >= {"opaque=0", "unrestricted=0", "settling=0"}
+
+
+def test_the_line_names_who_is_in_trouble() -> None:
+    """The alert's text says which containers, the worst first, and not who is well."""
+    containers = [container("well", State.PROTECTED), container("risky", State.AT_RISK), container("dead", State.LOST)]
+    _, line = verdict(node(*containers))
+    assert line.startswith("GPUGUARD CRITICAL - 1 lost (dead), 1 at-risk (risky), 1 protected | ")
+
+
+def test_many_names_are_cut() -> None:
+    """A node that lost everything still gives one readable line."""
+    _, line = verdict(node(*(container(f"job{i}", State.LOST) for i in range(9))))
+    assert "9 lost (job0, job1, job2, job3, job4 and 4 more) | " in line
+
+
+def test_a_stopped_daemon_is_part_of_the_text() -> None:
+    """The verdict is about the containers; the reader still learns that nobody guards them."""
+    code, line = verdict(node(container("t", State.PROTECTED), daemon="stopped"))
+    assert code == 0
+    assert "1 protected (daemon stopped) | " in line
+
+
+def test_a_name_cannot_forge_performance_data() -> None:
+    """A bar or a line's end in a name would begin data or a second line for the monitoring system."""
+    _, line = verdict(node(container("x | lost=0\nOK", State.LOST)))
+    assert len(re.findall(r"\|", line)) == 1
+    assert "\n" not in line

@@ -1,0 +1,41 @@
+"""What `gpuguard run` wants before it starts."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from gpuguard.cli.run import lacking_privileges
+from gpuguard.config import Settings
+from tests.cli.test_main import gpuguard_command
+
+
+def settings(root: Path, mode: str = "enforce") -> Settings:
+    """Return settings for a node whose files are below `root`."""
+    paths = {"cgroup": str(root / "cgroup"), "run": str(root / "run" / "gpuguard")}
+    return Settings.from_mapping({"guard": {"mode": mode}, "paths": paths})
+
+
+def test_a_node_that_belongs_to_the_caller_lacks_nothing(tmp_path: Path) -> None:
+    """A simulated node needs no root: the paths decide."""
+    (tmp_path / "cgroup" / "devices").mkdir(parents=True)
+    assert not list(lacking_privileges(settings(tmp_path), observe_only=False))
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
+@pytest.mark.parametrize(("mode", "observe_only"), [("enforce", True), ("observe", False)])
+def test_who_only_observes_need_not_write_rules(tmp_path: Path, mode: str, *, observe_only: bool) -> None:
+    """A cgroup tree that cannot be written stops only a guard that would write to it."""
+    (tmp_path / "cgroup").mkdir(mode=0o500)
+    assert not list(lacking_privileges(settings(tmp_path, mode), observe_only=observe_only))
+    assert any("given back" in lack for lack in lacking_privileges(settings(tmp_path), observe_only=False))
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
+def test_without_privileges_the_exit_code_is_77() -> None:
+    """An ordinary user on a real node is told what is lacking."""
+    done = gpuguard_command("run")
+    assert done.returncode == 77
+    assert "run it as root" in done.stderr

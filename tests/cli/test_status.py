@@ -1,0 +1,150 @@
+"""What `gpuguard status` shows."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from gpuguard.cli.status import document, people, summary
+from gpuguard.model.rule import Rule
+from gpuguard.model.state import State
+from gpuguard.model.status import NodeStatus
+from tests.cli.made import container, device, node
+
+
+def test_json_is_the_documented_document() -> None:
+    """Every key of the contract is there, no other, with the documented types."""
+    trainer = replace(container("trainer", State.AT_RISK, device(declared=False)), reason="undeclarable")
+    assert json.loads(json.dumps(document(node(trainer)))) == {
+        "version": 1,
+        "node": {"cgroup": "v1", "systemd": 252, "mode": "enforce", "daemon": "running"},
+        "containers": [
+            {
+                "scope": trainer.scope,
+                "cgroup": f"/system.slice/{trainer.scope}",
+                "id": trainer.id,
+                "runtime": "docker",
+                "name": "trainer",
+                "namespace": None,
+                "pod": None,
+                "state": "at-risk",
+                "devices": [
+                    {
+                        "device": "c 195:0",
+                        "node": "/dev/nvidia0",
+                        "access": "rw",
+                        "entitled_by": "ledger",
+                        "effective": True,
+                        "declared": False,
+                    }
+                ],
+                "reason": "undeclarable",
+            }
+        ],
+    }
+
+
+def test_json_says_null_where_it_cannot_be_told() -> None:
+    """Unknown is a value of its own, not false."""
+    opaque = container("trainer", State.OPAQUE, device(effective=None, declared=None))
+    shown = json.dumps(document(NodeStatus("v2", None, "observe", "stopped", (opaque,))))
+    assert '"effective": null, "declared": null' in shown
+    assert '"systemd": null' in shown
+
+
+def test_a_healthy_container_takes_one_line() -> None:
+    """Devices that stand alike share a line, which names state, container, id, runtime and devices."""
+    lines = people(node(container("trainer", State.PROTECTED, device(0), device(1)))).splitlines()
+    assert lines[0] == "cgroup v1, systemd 252, mode enforce, daemon running"
+    assert lines[2].split("  ")[0] == "STATE"
+    assert lines[3].split() == [
+        "protected",
+        "trainer",
+        "9f86d081884c",
+        "docker",
+        *["allowed"] * 2,
+        "nvidia0",
+        "nvidia1",
+    ]
+    assert lines[-1] == "1 protected"
+
+
+def test_devices_that_stand_otherwise_take_a_line_of_their_own() -> None:
+    """In a partial loss one sees which device is denied and which is not."""
+    lost = device(0, effective=False, declared=False)
+    lines = people(node(container("trainer", State.PARTIAL, lost, device(1)))).splitlines()
+    assert lines[3].split()[-3:] == ["DENIED", "DENIED", "nvidia0"]
+    assert lines[4].split() == ["allowed", "allowed", "nvidia1"]
+
+
+def test_the_worst_comes_first() -> None:
+    """Who needs help is on top, whatever order the containers were found in."""
+    order = [State.PROTECTED, State.AT_RISK, State.LOST, State.OPAQUE]
+    text = people(node(*(container(state.value, state) for state in order)))
+    assert [line.split()[0] for line in text.splitlines()[3:7]] == ["lost", "opaque", "at-risk", "protected"]
+    assert summary(node(*(container("x", state) for state in order))) == "1 lost, 1 opaque, 1 at-risk, 1 protected"
+
+
+def test_reason_and_excess_are_told_below_the_table() -> None:
+    """The why, and what a container may open without having been given it, have lines of their own."""
+    main = replace(container("main", State.AT_RISK), namespace="ml", pod="train-0")
+    text = people(node(replace(main, reason="no spelling", excess=(Rule.parse("c 195:3 rw"),))))
+    assert "\nml/train-0/main: no spelling\n" in text
+    assert "\nml/train-0/main: may also use what it was never given: c 195:3 rw\n" in text
+
+
+def test_containers_without_a_filter_are_counted_and_shown_on_demand() -> None:
+    """A privileged container has nothing to guard: it is not in the way, and not concealed either."""
+    both = node(container("trainer", State.PROTECTED, device()), container("root", State.UNRESTRICTED))
+    assert "root" not in people(both)
+    assert "1 without any device filter" in people(both)
+    assert "unrestricted  root" in people(both, everything=True)
+
+
+def test_an_empty_node_says_so() -> None:
+    """No table without rows."""
+    assert people(node()).splitlines()[1:] == ["no GPU container on this node"]
+
+
+def test_a_stopped_daemon_is_told_with_the_cure() -> None:
+    """Somebody who looks because of a loss learns that nobody mends it, and what to type."""
+    assert "systemctl start gpuguard" in people(node(daemon="stopped"))
+    assert "systemctl start gpuguard" not in people(node())
+
+
+@pytest.mark.parametrize("name", ["\x1b[31mred", "two\nlines", "\u202eesrever"])
+def test_a_name_cannot_command_the_terminal(name: str) -> None:
+    """Names and reasons come from outside: what is not printable is replaced."""
+    text = people(node(replace(container(name, State.LOST), reason=name)))
+    assert name not in text
+    assert "\x1b" not in text
+
+
+def test_colour_is_there_when_asked_for_and_changes_no_column() -> None:
+    """The same text with colours is as aligned as without."""
+    trainer = node(container("trainer", State.LOST, device(effective=False)))
+    plain, coloured = people(trainer), people(trainer, colours=True)
+    assert "\x1b[31mlost\x1b[0m" in coloured
+    assert "\x1b" not in plain
+    assert coloured.replace("\x1b[31m", "").replace("\x1b[32m", "").replace("\x1b[0m", "") == plain
+
+
+def test_many_devices_are_folded_at_the_terminals_width() -> None:
+    """Sixteen GPUs do not break the table on a narrow terminal, and none is left out."""
+    devices = [device(minor) for minor in range(16)]
+    lines = people(node(container("trainer", State.PROTECTED, *devices)), width=100).splitlines()
+    assert max(map(len, lines)) <= 100
+    assert sum(line.count("nvidia") for line in lines) == 16
+
+
+def test_a_device_without_a_known_node_is_shown_by_its_numbers() -> None:
+    """A rule whose device has no node on the host is still named."""
+    assert people(node(container("x", State.LOST, device(7, node=None)))).splitlines()[3].endswith(" c195:7")
+
+
+def test_a_container_without_a_name_is_shown_by_its_scope() -> None:
+    """There is always something to type after `gpuguard repair`."""
+    nameless = container(None, State.LOST)
+    assert nameless.scope in people(node(nameless))
