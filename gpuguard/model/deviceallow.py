@@ -108,7 +108,8 @@ def spell(rule: Rule, facts: NodeFacts) -> Optional[DeviceAllow]:
         return None
     for path in _spellings(rule, facts):
         entry = DeviceAllow(path, rule.access)
-        if resolve(entry, facts) == {rule}:
+        # One path with white space makes systemd refuse the whole call (dbus-cgroup.c).
+        if not re.search(r"\s", path) and resolve(entry, facts) == {rule}:
             return entry
     return None
 
@@ -179,10 +180,8 @@ def _spellings(rule: Rule, facts: NodeFacts) -> Iterable[str]:
         yield f"{word}-*"
     elif rule.minor is None:
         yield f"{word}-{rule.major}"
-        # A path on the bus may hold no white space.
         for name in sorted(facts.majors.names(rule.kind, rule.major)):
-            if not re.search(r"\s", name):
-                yield f"{word}-{name}"
+            yield f"{word}-{name}"
     else:
         yield f"/dev/{word}/{rule.major}:{rule.minor}"
         path = facts.path_of(DeviceNumber(rule.kind, rule.major, rule.minor))

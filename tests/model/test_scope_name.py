@@ -1,0 +1,127 @@
+"""Which scopes are containers."""
+
+from __future__ import annotations
+
+from typing import Optional
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpuguard.model.scope_name import ContainerScope, guarded_path
+
+ID = "0123456789abcdef" * 4
+
+
+@pytest.mark.parametrize(
+    ("unit", "runtime"),
+    [
+        (f"docker-{ID}.scope", "docker"),
+        (f"libpod-{ID}.scope", "podman"),
+        (f"crio-{ID}.scope", "cri-o"),
+        (f"cri-containerd-{ID}.scope", "containerd"),
+        (f"nerdctl-{ID}.scope", "nerdctl"),
+    ],
+)
+def test_the_runtimes_scopes(unit: str, runtime: str) -> None:
+    """Each runtime's scope gives the runtime and the container's id."""
+    assert ContainerScope.parse(unit) == ContainerScope(runtime, ID)
+
+
+@pytest.mark.parametrize("name", ["gpu1", "gpu-test.2_b", "a" * 76])
+def test_containerd_s_clients_choose_their_ids(name: str) -> None:
+    """An id that containerd accepts is an id here, too."""
+    assert ContainerScope.parse(f"cri-containerd-{name}.scope") == ContainerScope("containerd", name)
+
+
+@pytest.mark.parametrize(
+    "unit",
+    [
+        "",
+        ".scope",
+        "init.scope",
+        "session-1.scope",
+        f"docker-{ID}.service",
+        f"docker-{ID}",
+        f"docker-{ID}.scope\n",
+        f"docker-{ID}.scope.scope",
+        f"docker-{ID[:-1]}.scope",
+        f"docker-{ID}0.scope",
+        f"docker-{ID.upper()}.scope",
+        f"docker-buildkit-{ID}.scope",
+        f"docker-{ID}-exec.scope",
+        f"docker\\x2d{ID}.scope",
+        f"Docker-{ID}.scope",
+        f"xdocker-{ID}.scope",
+        f"libpod-conmon-{ID}.scope",
+        f"libpod-payload-{ID}.scope",
+        f"crio-conmon-{ID}.scope",
+        f"crio-{ID}-exec.scope",
+        f"cri-containerd-conmon-{ID}.scope",
+        f"cri-containerd-{ID}-exec.scope",
+        "cri-containerd-.scope",
+        "cri-containerd--a.scope",
+        "cri-containerd-a/b.scope",
+        "cri-containerd-../x.scope",
+        "cri-containerd-a b.scope",
+        "cri-containerd-a\\x2fb.scope",
+        "cri-containerd-é.scope",
+        f"cri-containerd-{'a' * 77}.scope",
+        "nerdctl-\x00.scope",
+    ],
+)
+def test_what_is_no_container(unit: str) -> None:
+    """Monitors, exec sessions, builds, escapes and malformed names are no containers."""
+    assert ContainerScope.parse(unit) is None
+
+
+@given(st.text())
+def test_any_text_is_taken(text: str) -> None:
+    """No name makes the parser fail, and an id holds nothing that could lead out of a directory."""
+    for unit in (text, f"nerdctl-{text}.scope"):
+        scope = ContainerScope.parse(unit)
+        assert scope is None or ("/" not in scope.id and ".." not in scope.id)
+
+
+DOCKER = ContainerScope("docker", ID)
+SCOPE = f"docker-{ID}.scope"
+
+
+@pytest.mark.parametrize(
+    ("cgroup", "scope"),
+    [
+        (f"/system.slice/{SCOPE}", DOCKER),
+        (f"/{SCOPE}", DOCKER),
+        (f"/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod0a_1b.slice/{SCOPE}", DOCKER),
+        (f"/user.slice/user-1000.slice/{SCOPE}", DOCKER),
+        (f"/a\\x2db.slice/{SCOPE}", DOCKER),
+        ("", None),
+        ("/", None),
+        (SCOPE, None),
+        (f"system.slice/{SCOPE}", None),
+        (f"//{SCOPE}", None),
+        (f"/system.slice//{SCOPE}", None),
+        (f"/system.slice/{SCOPE}/", None),
+        (f"/system.slice/{SCOPE}/container", None),
+        (f"/system.slice/{SCOPE}/system.slice/{SCOPE}", None),
+        (f"/user.slice/user-1000.slice/user@1000.service/user.slice/{SCOPE}", None),
+        (f"/user.slice/user-1000.slice/user@1000.service/{SCOPE}", None),
+        (f"/system.slice/docker.service/{SCOPE}", None),
+        (f"/../system.slice/{SCOPE}", None),
+        (f"/./{SCOPE}", None),
+        (f"/.slice/{SCOPE}", None),
+        (f"/..slice/{SCOPE}", None),
+        (f"/system.slice\n/{SCOPE}", None),
+        ("/system.slice/session-1.scope", None),
+        ("/system.slice", None),
+    ],
+)
+def test_only_a_container_s_scope_in_slices_is_guarded(cgroup: str, scope: Optional[ContainerScope]) -> None:
+    """The path must be slices and then the scope; another manager's and the container's own groups are not ours."""
+    assert guarded_path(cgroup) == scope
+
+
+@given(st.text("/.-slicecopednkr0a", max_size=40))
+def test_any_path_is_taken(cgroup: str) -> None:
+    """No path makes the check fail, and an accepted one never climbs."""
+    assert guarded_path(cgroup) is None or ".." not in cgroup.split("/")
