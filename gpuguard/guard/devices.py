@@ -1,0 +1,56 @@
+"""Which devices are guarded on this host now, and how they are called."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Optional
+
+from gpuguard.config import Devices
+from gpuguard.kernel.procfs import Host
+from gpuguard.model.device_classes import BUILT_IN, DeviceClass, Guarded
+from gpuguard.model.deviceallow import NodeFacts, merge
+from gpuguard.model.majors import DeviceNumber, Majors
+from gpuguard.model.observation import Declared
+from gpuguard.model.rule import Rule
+from gpuguard.model.unit import DeviceAllow
+
+
+class GuardedDevices:
+    """The guarded classes in numbers, as the host has them at the last refresh()."""
+
+    def __init__(self, settings: Devices, host: Host) -> None:
+        self._host = host
+        self._classes = [BUILT_IN[name] for name in settings.classes] + [
+            DeviceClass(custom.name, frozenset(custom.majors), custom.drivers, custom.nodes)
+            for custom in settings.custom
+        ]
+        self._majors = Majors()
+        self._nodes: dict[str, DeviceNumber] = {}
+        self._guarded = Guarded(frozenset())
+
+    def refresh(self) -> None:
+        """Read /proc/devices and the device nodes again. Raises CgroupUnreadableError; then nothing changes."""
+        majors = Majors.parse(self._host.devices())
+        patterns = [glob for known in self._classes for glob in known.nodes]
+        self._nodes = {path: DeviceNumber(*number) for path, number in self._host.nodes(patterns)}
+        self._majors = majors
+        self._guarded = Guarded.of(self._classes, majors, self._nodes.values())
+
+    def __call__(self, rule: Rule) -> bool:
+        """Whether the rule lets anybody open a guarded device."""
+        return self._guarded(rule)
+
+    def node_of(self, rule: Rule) -> Optional[str]:
+        """Return the host's node of an exact rule, such as /dev/nvidia0, or None."""
+        if rule.major is None or rule.minor is None:
+            return None
+        return self._facts(0).path_of(DeviceNumber(rule.kind, rule.major, rule.minor))
+
+    def merge(
+        self, systemd: int, declared: Declared, wanted: Iterable[Rule]
+    ) -> tuple[tuple[DeviceAllow, ...], tuple[Rule, ...]]:
+        """Return what to send so that systemd of this version declares `wanted`, and what has no spelling."""
+        return merge(declared.policy, declared.entries, wanted, self._facts(systemd), disk=declared.disk)
+
+    def _facts(self, systemd: int) -> NodeFacts:
+        return NodeFacts(systemd, self._majors, self._nodes)

@@ -1,0 +1,286 @@
+"""Observe, judge, mend, observe again, record: one scope at a time, until there is nothing left to do."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import time
+from dataclasses import dataclass, replace
+from pathlib import PurePosixPath
+from typing import Optional
+
+from gpuguard.errors import BusError, CgroupGoneError, CgroupUnreadableError, GpuguardError
+from gpuguard.guard.backoff import Backoff
+from gpuguard.guard.cause import Causes
+from gpuguard.guard.devices import GuardedDevices
+from gpuguard.guard.ledger import Ledger
+from gpuguard.guard.mend import Deed, Mender, Target
+from gpuguard.guard.observe import SystemdObserver, SystemdView
+from gpuguard.guard.record import Recorder
+from gpuguard.guard.scope import Outage, Scope
+from gpuguard.guard.units import Units
+from gpuguard.kernel.devices_v1 import DevicesV1
+from gpuguard.model.entitlement import Entitlement, learn
+from gpuguard.model.observation import Observation
+from gpuguard.model.plan import Plan, plan
+from gpuguard.model.state import State
+from gpuguard.model.verdict import Verdict, judge
+
+# Ask, write, look twice, declare, ask again, and some for what comes between.
+_MAX_ROUNDS = 8
+_SECOND_LOOK = 0.002
+
+
+@dataclass(frozen=True)
+class Policy:
+    """What the guard may do. Times in seconds.
+
+    `enforce`: write at all. `protect`: declare before the first loss, too.
+    """
+
+    enforce: bool
+    protect: bool
+    settle: float
+    max_repairs: int
+    window: float
+    pause: float
+
+
+@dataclass(frozen=True)
+class Parts:
+    """What the guard works with."""
+
+    devices: DevicesV1
+    units: Units
+    observer: SystemdObserver
+    mender: Mender
+    guarded: GuardedDevices
+    ledger: Ledger
+    recorder: Recorder
+    causes: Causes
+
+
+class Guard:
+    """Knows the GPU containers of a node and keeps them whole."""
+
+    def __init__(self, parts: Parts, policy: Policy) -> None:
+        self.parts = parts
+        self.policy = policy
+        self.scopes: dict[str, Scope] = {}
+        self._remembered: dict[int, Entitlement] = {}
+
+    def remember(self) -> None:
+        """Take over what the ledger on disk knows. Raises LedgerError."""
+        entries, complaints = self.parts.ledger.load()
+        self._remembered = {entry.inode: entry for entry in entries}
+        for path, reason in complaints:
+            self.parts.recorder.ledger_damaged(path, reason)
+
+    async def look(self, control_group: str, fresh: bool) -> None:  # noqa: FBT001 - the watch calls it so
+        """Look at one scope and do what is to be done; `fresh`: whatever is remembered of systemd.
+
+        Does not raise: one scope's trouble is not the others'.
+        """
+        try:
+            await self._look(control_group, fresh=fresh)
+        except CgroupGoneError:
+            self.gone(control_group)
+        except GpuguardError as error:
+            self.parts.recorder.trouble(control_group, error)
+        except Exception as error:  # noqa: BLE001 - a fault of ours with one scope must not end the guard of the others
+            self.parts.recorder.fault(control_group, error)
+
+    def calm(self, control_group: str) -> bool:
+        """Whether a look would find nothing new: the clock's cheap question."""
+        scope = self.scopes.get(control_group)
+        if scope is None:
+            return False
+        try:
+            seen = self.parts.devices.read(control_group)
+        except GpuguardError:
+            return False
+        same = seen.inode == scope.target.inode and scope.calm(time.monotonic(), seen.rules)
+        return same and not self.parts.devices.shielded(control_group)
+
+    def gone(self, control_group: str) -> None:
+        """Forget a scope whose control group is not there any more."""
+        scope = self.scopes.pop(control_group, None)
+        if scope is not None and scope.entitled is not None:
+            self.parts.ledger.forget(scope.target.inode)
+            self.parts.recorder.gone(scope)
+
+    async def _look(self, control_group: str, *, fresh: bool) -> None:
+        scope = self._scope(control_group)
+        if scope is None:
+            return
+        await self._remove_left_shield(scope)
+        scope.looked_at = time.monotonic()
+        ask, second_look = fresh or scope.outdated(scope.looked_at), False
+        for _ in range(_MAX_ROUNDS):
+            look = self._observe(scope)
+            if not self._learn(scope, look):
+                return
+            self._judge(scope, look, second_look=second_look)
+            if scope.plan.write:
+                done = await self._write(scope)
+                ask, second_look = True, False
+            elif ask:
+                done = await self._ask_systemd(scope)
+                ask = False
+            elif scope.plan.look_again:
+                done = await asyncio.sleep(_SECOND_LOOK, result=True)
+                second_look = True
+            else:
+                done = await self._declare(scope, look)
+                ask, second_look = True, False
+            if not done:
+                break
+        self.parts.recorder.judged(scope, time.monotonic())
+
+    def _scope(self, control_group: str) -> Optional[Scope]:
+        """Return the scope that has this name now, a new one when its inode is new."""
+        known = self.scopes.get(control_group)
+        try:
+            inode = self.parts.devices.read(control_group).inode
+        except CgroupUnreadableError:
+            if known is None:
+                raise
+            return known
+        if known is not None and known.target.inode == inode:
+            return known
+        self.gone(control_group)
+        unit = PurePosixPath(control_group).name
+        container = self.parts.units.container(unit)
+        if container is None:
+            return None
+        policy = self.policy
+        scope = Scope(
+            Target(unit, control_group, inode),
+            container,
+            Backoff(policy.max_repairs, policy.window, policy.pause),
+            self._remembered.pop(inode, None),
+            whole_at=time.monotonic(),
+        )
+        self.scopes[control_group] = scope
+        return scope
+
+    async def _remove_left_shield(self, scope: Scope) -> None:
+        try:
+            if self.policy.enforce and await self.parts.mender.remove_left_shield(scope.target):
+                self.parts.recorder.shield_removed(scope)
+        except BusError as error:
+            self.parts.recorder.trouble(scope.target.control_group, error)
+
+    def _observe(self, scope: Scope) -> Observation:
+        target, view = scope.target, scope.view or SystemdView()
+        effective, trouble = None, view.trouble
+        try:
+            seen = self.parts.devices.read(target.control_group)
+            if seen.inode != target.inode:
+                raise CgroupGoneError(f"{target.control_group}: another control group has taken this name")
+            effective = seen.rules
+        except CgroupUnreadableError as error:
+            trouble = str(error)
+        scope.effective = effective
+        return Observation(
+            unit=target.unit,
+            control_group=target.control_group,
+            inode=target.inode,
+            at=time.monotonic(),
+            effective=effective,
+            declared=view.declared,
+            invocation=view.invocation,
+            started=view.started,
+            refusal=view.refusal,
+            trouble=trouble,
+        )
+
+    def _learn(self, scope: Scope, look: Observation) -> bool:
+        """Learn from a look, and keep what was learnt; return whether there is anything to guard."""
+        before = scope.entitled
+        scope.entitled = learn(
+            before,
+            look,
+            self.parts.guarded,
+            settle=self.policy.settle,
+            reloading=self.parts.causes.reloading(look.at),
+            wall_clock=time.time(),
+        )
+        if scope.entitled is None:
+            bare = look.effective is not None and look.effective.unrestricted
+            scope.verdict, scope.plan = (Verdict(State.UNRESTRICTED, "no device filter") if bare else None), Plan()
+            if before is not None:
+                self.parts.ledger.forget(scope.target.inode)
+            return False
+        if scope.entitled != before:
+            self.parts.ledger.save(scope.entitled)
+            if before is None or (scope.entitled.settled and not before.settled):
+                self.parts.recorder.found(scope)
+        return True
+
+    def _judge(self, scope: Scope, look: Observation, *, second_look: bool) -> None:
+        entitled = scope.entitled
+        assert entitled is not None  # noqa: S101 - learnt before
+        scope.verdict = judge(look, entitled, self.parts.guarded)
+        scope.plan = plan(
+            look,
+            entitled,
+            scope.verdict,
+            guarded=self.parts.guarded,
+            merge=functools.partial(self.parts.guarded.merge, self.parts.observer.version),
+            protect=self.policy.protect,
+            futile=scope.futile,
+            second_look=second_look,
+        )
+        if look.effective is not None and not scope.verdict.lost:
+            self._whole(scope, look.at)
+        elif scope.plan.write and scope.outage is None:
+            self._struck(scope, entitled, look)
+
+    def _whole(self, scope: Scope, now: float) -> None:
+        scope.whole_at = now
+        if scope.outage is not None:
+            self.parts.recorder.healed(scope, scope.outage, now)
+            scope.outage = None
+
+    def _struck(self, scope: Scope, entitled: Entitlement, look: Observation) -> None:
+        """Note a loss: it cannot have begun before the scope was last seen whole."""
+        verdict = scope.verdict or Verdict(State.OPAQUE)
+        cause = self.parts.causes.of_loss(scope.target.unit, look.at)
+        scope.outage = Outage(max(cause.since or 0.0, scope.whole_at), verdict.lost, cause)
+        if not entitled.struck:
+            scope.entitled = replace(entitled, struck=True)
+            self.parts.ledger.save(scope.entitled)
+
+    async def _ask_systemd(self, scope: Scope) -> bool:
+        scope.view = await self.parts.observer.view(scope.target.unit, scope.target.control_group)
+        scope.viewed_at = time.monotonic()
+        return True
+
+    async def _write(self, scope: Scope) -> bool:
+        if not self._may_act(scope):
+            return False
+        self._done(scope, await self.parts.mender.write(scope.target, scope.plan.write))
+        return True
+
+    async def _declare(self, scope: Scope, look: Observation) -> bool:
+        """Declare. What systemd answered and still does not declare is not tried again until its own list changes."""
+        if not scope.plan.declare or not self._may_act(scope):
+            return False
+        deed = await self.parts.mender.declare(scope.target, scope.plan.declare)
+        scope.futile = look.declared if deed.answered else None
+        self._done(scope, deed)
+        return True
+
+    def _may_act(self, scope: Scope) -> bool:
+        if not self.policy.enforce:
+            self.parts.recorder.observed(scope)
+            return False
+        if not scope.backoff.may_repair(time.monotonic()):
+            self.parts.recorder.refused(scope)
+            return False
+        return True
+
+    def _done(self, scope: Scope, deed: Deed) -> None:
+        scope.backoff.repaired(scope.looked_at)
+        self.parts.recorder.done(scope, deed)

@@ -1,0 +1,153 @@
+"""The ledger on disk: one file per scope, so that what was learnt outlives the daemon.
+
+It lies in /run: it must not outlive the boot, as inodes and device numbers do not. A file is
+written beside its place and renamed; one that makes no sense is put aside and reported, and
+grants nothing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Optional
+
+from gpuguard.errors import LedgerError, RuleError
+from gpuguard.model.entitlement import Entitlement
+from gpuguard.model.ruleset import parse_rules
+
+VERSION = 1
+_MAX_BYTES = 1 << 20
+
+
+class Ledger:
+    """Entitlements by cgroup inode, in the directory `run`/ledger. `boot` is this boot's id."""
+
+    def __init__(self, run: Path, boot: str) -> None:
+        self._directory = run / "ledger"
+        self._boot = boot
+
+    def open(self) -> None:
+        """Make the directory. Raises LedgerError where anybody else could write what we would believe."""
+        try:
+            self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+            status = self._directory.lstat()
+        except OSError as error:
+            raise LedgerError(f"{self._directory}: cannot make the ledger: {error.strerror}") from error
+        if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid() or status.st_mode & 0o022:
+            raise LedgerError(
+                f"{self._directory}: must be a directory that only its owner, uid {os.geteuid()}, can write"
+            )
+
+    def load(self) -> tuple[list[Entitlement], list[tuple[str, str]]]:
+        """Return all entitlements of this boot, and (path, reason) of each file that was put aside.
+
+        A ledger that is not there is empty. Raises LedgerError when the directory cannot be read.
+        """
+        complaints: list[tuple[str, str]] = []
+        entries = [self._believe(path, complaints) for path in self._files()]
+        return [entry for entry in entries if entry is not None], complaints
+
+    def save(self, entry: Entitlement) -> None:
+        """Write one entitlement in the place of an older one. Raises LedgerError."""
+        path = self._path(entry.inode)
+        beside = path.with_suffix(".new")
+        try:
+            beside.write_text(json.dumps(self._encode(entry), indent=1) + "\n", encoding="utf-8")
+            beside.replace(path)
+        except OSError as error:
+            raise LedgerError(f"{path}: cannot write the ledger: {error.strerror}") from error
+
+    def forget(self, inode: int) -> None:
+        """Remove what is known of a scope that is gone. Raises LedgerError."""
+        try:
+            self._path(inode).unlink(missing_ok=True)
+        except OSError as error:
+            raise LedgerError(f"{self._path(inode)}: cannot remove: {error.strerror}") from error
+
+    def _path(self, inode: int) -> Path:
+        return self._directory / f"{inode}.json"
+
+    def _files(self) -> Iterator[Path]:
+        try:
+            paths = sorted(self._directory.iterdir())
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            raise LedgerError(f"{self._directory}: cannot read the ledger: {error.strerror}") from error
+        for path in paths:
+            if path.suffix == ".json":
+                yield path
+            elif path.suffix == ".new":
+                with contextlib.suppress(OSError):  # what a crash left half written says nothing
+                    path.unlink()
+
+    def _believe(self, path: Path, complaints: list[tuple[str, str]]) -> Optional[Entitlement]:
+        try:
+            return self._read(path)
+        except (OSError, ValueError, LedgerError) as error:
+            complaints.append((str(path), str(error)))
+            with contextlib.suppress(OSError):  # it is not believed, wherever it lies
+                path.replace(path.with_suffix(".damaged"))
+            return None
+
+    def _encode(self, entry: Entitlement) -> dict[str, Any]:
+        return {
+            "version": VERSION,
+            "boot": self._boot,
+            "unit": entry.unit,
+            "control_group": entry.control_group,
+            "inode": entry.inode,
+            "invocation": entry.invocation,
+            "rules": sorted(str(rule) for rule in entry.rules),
+            "released": sorted(entry.released),
+            "settled": entry.settled,
+            "struck": entry.struck,
+            "quiet_since": entry.quiet_since,
+            "first_seen": entry.first_seen,
+        }
+
+    def _read(self, path: Path) -> Optional[Entitlement]:
+        """Return the entry; remove one of another boot and return None."""
+        if path.lstat().st_size > _MAX_BYTES:
+            raise LedgerError("too large")
+        document = json.loads(path.read_text(encoding="utf-8"))
+        if not isinstance(document, dict) or document.get("version") != VERSION:
+            raise LedgerError(f"want a version {VERSION} entry")
+        if document.get("boot") != self._boot:
+            path.unlink()
+            return None
+        entry = decode(document)
+        if path.name != f"{entry.inode}.json":
+            raise LedgerError("its name is not its inode")
+        return entry
+
+
+def decode(document: dict[str, Any]) -> Entitlement:
+    """Turn a version 1 document into an entitlement. Raises LedgerError on anything odd."""
+
+    def get(key: str, kind: type[Any]) -> Any:  # noqa: ANN401 - the kind is checked here
+        value = document.get(key)
+        if not isinstance(value, kind) or (kind is not bool and isinstance(value, bool)):
+            raise LedgerError(f"{key}: want {kind.__name__}")
+        return value
+
+    try:
+        lines = get("rules", list)
+        return Entitlement(
+            unit=get("unit", str),
+            control_group=get("control_group", str),
+            inode=get("inode", int),
+            invocation=get("invocation", str),
+            rules=parse_rules(lines) if lines else frozenset(),
+            released=frozenset(str(device) for device in get("released", list)),
+            settled=get("settled", bool),
+            struck=get("struck", bool),
+            quiet_since=float(get("quiet_since", float)),
+            first_seen=float(get("first_seen", float)),
+        )
+    except (RuleError, TypeError) as error:
+        raise LedgerError(str(error)) from error

@@ -1,0 +1,107 @@
+"""Read what systemd would write for a scope, and bring it to the form that the judge compares."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Optional
+
+from gpuguard.errors import BusError, GpuguardError, NoSuchUnitError
+from gpuguard.kernel.procfs import Host
+from gpuguard.model.deviceallow import NodeFacts, declared_rules, paths_to_look_up
+from gpuguard.model.fragment import read_fragments
+from gpuguard.model.majors import DeviceNumber, Majors
+from gpuguard.model.observation import Declared
+from gpuguard.model.ruleset import RuleSet
+from gpuguard.model.unit import DeviceAllow, DevicePolicy, UnitProperties
+from gpuguard.systemd.link import Link
+from gpuguard.systemd.unit_files import texts
+
+_MICROSECOND = 1e-6
+
+
+@dataclass(frozen=True)
+class SystemdView:
+    """What systemd has to say about one scope. `declared` is None when that cannot be told.
+
+    `refusal` says why systemd must not be told anything about this unit; `started` is in seconds of
+    CLOCK_MONOTONIC; `trouble` says why something cannot be told.
+    """
+
+    declared: Optional[Declared] = None
+    invocation: str = ""
+    started: Optional[float] = None
+    refusal: Optional[str] = None
+    trouble: Optional[str] = None
+
+
+class SystemdObserver:
+    """Asks systemd about units, and knows what its answers depend on: its version, /proc/devices, nodes, files.
+
+    `root` is where the host's root directory is seen: a reload reads the unit files below it.
+    """
+
+    def __init__(self, link: Link, host: Host, root: str = "/") -> None:
+        self._link = link
+        self._host = host
+        self._root = root
+        self.version = 0
+
+    async def ask_version(self) -> int:
+        """Return systemd's major version. Raises BusError."""
+        self.version = await (await self._link.manager()).version()
+        return self.version
+
+    async def view(self, unit: str, control_group: str) -> SystemdView:
+        """Ask systemd about one unit. What cannot be told is None; raises nothing."""
+        try:
+            manager = await self._link.manager()
+            if not self.version:
+                await self.ask_version()
+            properties = await manager.unit(unit)
+        except NoSuchUnitError:
+            return SystemdView(refusal="systemd has no such unit", trouble="systemd has no such unit")
+        except BusError as error:
+            return SystemdView(trouble=f"systemd cannot be asked: {error}")
+        declared, trouble = None, None
+        try:
+            declared = self._declared(properties)
+        except GpuguardError as error:
+            trouble = f"what a reload would make of it cannot be told: {error}"
+        return SystemdView(
+            declared=declared,
+            invocation=properties.invocation,
+            started=properties.started_usec * _MICROSECOND or None,
+            refusal=_refusal(properties, control_group),
+            trouble=trouble,
+        )
+
+    def _declared(self, properties: UnitProperties) -> Declared:
+        memory = self._rules(properties.policy, properties.device_allow)
+        disk = None
+        if properties.need_daemon_reload:
+            files = texts(properties.fragment, properties.name, self._root)
+            disk = self._rules(*read_fragments(properties.name, (file.text for file in files)))
+        return Declared(memory, disk, properties.policy, properties.device_allow)
+
+    def _rules(self, policy: DevicePolicy, entries: Iterable[DeviceAllow]) -> RuleSet:
+        entries = tuple(entries)
+        numbers = {}
+        for path in paths_to_look_up(entries, self.version):
+            number = self._host.number(path)
+            if number is not None:
+                numbers[path] = DeviceNumber(*number)
+        return declared_rules(policy, entries, NodeFacts(self.version, Majors.parse(self._host.devices()), numbers))
+
+
+def _refusal(unit: UnitProperties, control_group: str) -> Optional[str]:
+    """Say why a unit must not be given a DeviceAllow entry, None when it may be."""
+    if unit.control_group != control_group:
+        return f"systemd has the unit {unit.name} at {unit.control_group or 'no control group'}"
+    if unit.bpf_device_program:
+        return "its devices are gated by BPFProgram=: an entry would add a second filter that denies the rest"
+    if unit.policy is DevicePolicy.AUTO and not unit.device_allow:
+        return "systemd has no device filter for it: one entry would create one"
+    if not unit.transient:
+        return "not a transient unit: a declaration would outlive this run of it"
+    return None

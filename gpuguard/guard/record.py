@@ -1,0 +1,210 @@
+"""Turn verdicts and deeds into metrics and journal entries: each thing once, and lost before repaired."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any, Optional
+
+from structlog.typing import FilteringBoundLogger
+
+from gpuguard.guard.mend import Deed
+from gpuguard.guard.scope import Outage, Scope
+from gpuguard.model.rule import Rule
+from gpuguard.model.state import State
+from gpuguard.report.kinds import KINDS, emit
+from gpuguard.report.metrics import Metrics
+
+_MICROSECONDS = 1_000_000
+_MAX_TROUBLES = 1024
+
+
+@dataclass
+class _Told:
+    """What was said of a scope, so that it is not said again."""
+
+    state: Optional[State] = None
+    reason: Optional[str] = None
+    excess: frozenset[Rule] = frozenset()
+    error: Optional[str] = None
+    plan: object = None
+    outage: Optional[Outage] = None
+    declared: tuple[Rule, ...] = ()
+    fighting: bool = False
+
+
+@dataclass
+class Recorder:
+    """Tells Prometheus and the journal. `node_of` names a rule's device node, such as /dev/nvidia0."""
+
+    metrics: Metrics
+    log: FilteringBoundLogger
+    node_of: Callable[[Rule], Optional[str]]
+    _told: dict[int, _Told] = field(default_factory=dict)
+    _troubles: dict[str, str] = field(default_factory=dict)
+
+    def found(self, scope: Scope) -> None:
+        """Tell that a GPU container is guarded from now on."""
+        rules = scope.entitled.rules if scope.entitled is not None else ()
+        emit(self.log, KINDS.found, **self._fields(scope), devices=self._names(rules))
+
+    def gone(self, scope: Scope) -> None:
+        """Tell that a guarded container has ended."""
+        self._told.pop(scope.target.inode, None)
+        self._troubles.pop(scope.target.control_group, None)
+        emit(self.log, KINDS.gone, **self._fields(scope))
+
+    def done(self, scope: Scope, deed: Deed) -> None:
+        """Tell what was done to a scope, unless it went as it should."""
+        self.metrics.repair(deed.method, deed.result, deed.seconds)
+        told = self._of(scope)
+        if deed.error is None:
+            told.error = None
+            if deed.method == "declare" and scope.verdict is not None:
+                told.declared = _sorted(scope.verdict.at_risk)
+        elif deed.error != told.error:
+            told.error = deed.error
+            rules: Iterable[Rule] = ()
+            if scope.verdict is not None:
+                rules = scope.verdict.lost if deed.method == "write" else scope.verdict.at_risk
+            kind = KINDS.repair_failed if deed.method == "write" else KINDS.declare_failed
+            emit(self.log, kind, **self._fields(scope), devices=self._names(rules), reason=deed.error)
+
+    def healed(self, scope: Scope, outage: Outage, now: float) -> None:
+        """Tell of an outage that is over."""
+        self._lost(scope, outage)
+        seconds = max(0.0, now - outage.since)
+        self.metrics.outage(seconds)
+        told = self._of(scope)
+        told.outage = None
+        told.error = None
+        emit(
+            self.log,
+            KINDS.repaired,
+            **self._fields(scope),
+            **self._blame(outage),
+            outage_usec=round(seconds * _MICROSECONDS),
+        )
+
+    def observed(self, scope: Scope) -> None:
+        """Tell what observe mode did not do."""
+        told = self._of(scope)
+        if scope.plan == told.plan:
+            return
+        told.plan = scope.plan
+        writes = bool(scope.plan.write)
+        rules = scope.plan.write if writes or scope.verdict is None else scope.verdict.at_risk
+        emit(
+            self.log,
+            KINDS.observed,
+            **self._fields(scope),
+            deed="given back" if writes else "declared to systemd",
+            devices=self._names(rules),
+        )
+
+    def refused(self, scope: Scope) -> None:
+        """Tell that the back-off forbids a repair: what is given back is taken away again and again."""
+        told = self._of(scope)
+        if told.fighting:
+            return
+        told.fighting = True
+        writes = bool(scope.plan.write)
+        self.metrics.repair("write" if writes else "declare", "refused", 0.0)
+        rules = scope.plan.write if writes or scope.verdict is None else scope.verdict.at_risk
+        cause = {} if scope.outage is None else {"cause": scope.outage.cause.cause, "writer": scope.outage.cause.writer}
+        pause = f"{scope.backoff.pause:g} s"
+        emit(self.log, KINDS.fight, **self._fields(scope), **cause, devices=self._names(rules), pause=pause)
+
+    def judged(self, scope: Scope, now: float) -> None:
+        """Tell what is new about a scope when a look is over."""
+        verdict, told = scope.verdict, self._of(scope)
+        if verdict is None:
+            return
+        if scope.outage is not None:
+            self._lost(scope, scope.outage)
+        if told.fighting and scope.backoff.may_repair(now):
+            told.fighting = False
+            emit(self.log, KINDS.fight_over, **self._fields(scope))
+        if verdict.excess - told.excess:
+            self.metrics.drift("excess", "unknown", None)
+            emit(self.log, KINDS.excess, **self._fields(scope), devices=self._names(verdict.excess))
+        told.excess = verdict.excess
+        self._tell_declared(scope, told)
+        if (verdict.state, scope.reason) != (told.state, told.reason):
+            self._tell_state(scope, told)
+        told.state, told.reason = verdict.state, scope.reason
+
+    def _tell_declared(self, scope: Scope, told: _Told) -> None:
+        declared, told.declared = told.declared, ()
+        if declared and scope.state is State.PROTECTED:
+            emit(self.log, KINDS.declared, **self._fields(scope), devices=self._names(declared))
+
+    def _tell_state(self, scope: Scope, told: _Told) -> None:
+        verdict = scope.verdict
+        if verdict is None:
+            return
+        if verdict.state is State.OPAQUE:
+            emit(self.log, KINDS.blind, **self._fields(scope), reason=scope.reason)
+        elif verdict.state is State.AT_RISK and verdict.at_risk:
+            if told.state is not State.AT_RISK:
+                self.metrics.drift("at_risk", "unknown", None)
+            kind = KINDS.declare_failed if scope.futile is not None or scope.plan.undeclarable else KINDS.at_risk
+            emit(self.log, kind, **self._fields(scope), devices=self._names(verdict.at_risk), reason=scope.reason)
+
+    def shield_removed(self, scope: Scope) -> None:
+        """Tell that a shield that nobody held up any more is gone."""
+        self.log.info("removed a shield that was left behind", scope=scope.target.unit)
+
+    def released(self, scope: Scope, rules: Iterable[Rule]) -> None:
+        """Tell that somebody had devices forgotten on purpose."""
+        emit(self.log, KINDS.released, **self._fields(scope), devices=self._names(rules))
+
+    def ledger_damaged(self, path: str, reason: str) -> None:
+        """Tell that a file of the ledger cannot be used."""
+        emit(self.log, KINDS.ledger_damaged, path=path, reason=reason)
+
+    def trouble(self, control_group: str, error: Exception) -> None:
+        """Tell what could not be done or read; not again until it changes."""
+        if self._troubles.get(control_group) == str(error):
+            return
+        if len(self._troubles) >= _MAX_TROUBLES:
+            self._troubles.clear()
+        self._troubles[control_group] = str(error)
+        self.log.warning(str(error), scope=control_group)
+
+    def fault(self, control_group: str, error: Exception) -> None:
+        """Tell of a fault in gpuguard itself; the scope is looked at again at the next round."""
+        self.log.error("internal error while looking at a scope", scope=control_group, exc_info=error)
+
+    def _lost(self, scope: Scope, outage: Outage) -> None:
+        told = self._of(scope)
+        if told.outage is not None:
+            return
+        told.outage = outage
+        self.metrics.drift("lost", outage.cause.cause, outage.cause.writer)
+        emit(self.log, KINDS.lost, **self._fields(scope), **self._blame(outage))
+
+    def _of(self, scope: Scope) -> _Told:
+        return self._told.setdefault(scope.target.inode, _Told())
+
+    def _fields(self, scope: Scope) -> dict[str, Any]:
+        return {
+            "scope": scope.target.unit,
+            "container": scope.container.id,
+            "runtime": scope.container.runtime,
+            "state": None if scope.state is None else scope.state.value,
+        }
+
+    def _blame(self, outage: Outage) -> dict[str, Any]:
+        return {
+            "devices": self._names(outage.rules),
+            "cause": outage.cause.cause,
+            "writer": outage.cause.writer,
+        }
+
+    def _names(self, rules: Iterable[Rule]) -> list[str]:
+        return [self.node_of(rule) or rule.device for rule in _sorted(rules)]
+
+
+def _sorted(rules: Iterable[Rule]) -> tuple[Rule, ...]:
+    return tuple(sorted(rules, key=lambda rule: rule.sort_key))

@@ -1,0 +1,84 @@
+"""What the guard remembers of one scope between two looks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Optional
+
+from gpuguard.guard.backoff import Backoff
+from gpuguard.guard.cause import Cause
+from gpuguard.guard.mend import Target
+from gpuguard.guard.observe import SystemdView
+from gpuguard.model.entitlement import Entitlement
+from gpuguard.model.observation import Declared
+from gpuguard.model.plan import Plan
+from gpuguard.model.rule import Rule
+from gpuguard.model.ruleset import RuleSet
+from gpuguard.model.scope_name import ContainerScope
+from gpuguard.model.state import State
+from gpuguard.model.verdict import Verdict
+
+# Files on disk change without a signal; NeedDaemonReload tells, if it is asked for.
+_VIEW_MAX_AGE = 60.0
+
+
+@dataclass(frozen=True)
+class Outage:
+    """A loss that is not yet mended. `since` is the earliest moment at which it can have begun."""
+
+    since: float
+    rules: frozenset[Rule]
+    cause: Cause
+
+
+@dataclass
+class Scope:
+    """One scope, known by its cgroup's inode. Times are seconds of CLOCK_MONOTONIC.
+
+    `futile` is what systemd declared when a declaration was last tried in vain. `whole_at` is when
+    the scope was last seen with all its rules, `looked_at` when the last look began.
+    """
+
+    target: Target
+    container: ContainerScope
+    backoff: Backoff
+    entitled: Optional[Entitlement] = None
+    effective: Optional[RuleSet] = None
+    view: Optional[SystemdView] = None
+    viewed_at: float = 0.0
+    verdict: Optional[Verdict] = None
+    plan: Plan = field(default_factory=Plan)
+    futile: Optional[Declared] = None
+    outage: Optional[Outage] = None
+    whole_at: float = 0.0
+    looked_at: float = 0.0
+
+    @property
+    def state(self) -> Optional[State]:
+        """The state at the last look, None for a scope without guarded devices."""
+        return self.verdict.state if self.verdict is not None else None
+
+    @property
+    def reason(self) -> Optional[str]:
+        """Why the state is not better, where that is known."""
+        if self.state is State.AT_RISK and self.plan.undeclarable:
+            return "undeclarable: systemd has no spelling for " + ", ".join(map(str, self.plan.undeclarable))
+        return self.verdict.reason if self.verdict is not None else None
+
+    @property
+    def settling(self) -> bool:
+        """Whether the entitlement is still provisional."""
+        return self.entitled is not None and not self.entitled.settled
+
+    def calm(self, now: float, effective: RuleSet) -> bool:
+        """Whether an unchanged list needs no closer look."""
+        if effective is not self.effective:
+            return False
+        if self.entitled is None:
+            return True
+        wants_look = self.state not in {State.PROTECTED, State.UNRESTRICTED, State.AT_RISK} or bool(self.plan)
+        return not wants_look and self.view is not None and now - self.viewed_at < _VIEW_MAX_AGE
+
+    def outdated(self, now: float) -> bool:
+        """Whether systemd should be asked again before anything is concluded from its last answer."""
+        return self.view is None or self.view.declared is None or now - self.viewed_at >= _VIEW_MAX_AGE

@@ -1,0 +1,46 @@
+"""The guard's scopes as `gpuguard status` and the metrics tell of them. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Optional
+
+from gpuguard.guard.scope import Scope
+from gpuguard.model.rule import Rule
+from gpuguard.model.state import State
+from gpuguard.model.status import ContainerStatus, DeviceStatus
+
+LEDGER = "ledger"
+
+
+def statuses(scopes: Iterable[Scope], node_of: Callable[[Rule], Optional[str]]) -> tuple[ContainerStatus, ...]:
+    """Return the containers that have or had guarded devices, or no filter at all, by their scope's name."""
+    known = [_status(scope, scope.state, node_of) for scope in scopes if scope.state is not None]
+    return tuple(sorted(known, key=lambda status: status.cgroup))
+
+
+def _status(scope: Scope, state: State, node_of: Callable[[Rule], Optional[str]]) -> ContainerStatus:
+    verdict, entitled = scope.verdict, scope.entitled
+    rules = sorted(entitled.rules, key=lambda rule: rule.sort_key) if entitled is not None else []
+    excess = sorted(verdict.excess, key=lambda rule: rule.sort_key) if verdict is not None else []
+    return ContainerStatus(
+        scope=scope.target.unit,
+        cgroup=scope.target.control_group,
+        id=scope.container.id,
+        runtime=scope.container.runtime,
+        state=state,
+        devices=tuple(_device(scope, rule, node_of) for rule in rules),
+        excess=tuple(excess),
+        reason=scope.reason,
+    )
+
+
+def _device(scope: Scope, rule: Rule, node_of: Callable[[Rule], Optional[str]]) -> DeviceStatus:
+    declared = scope.view.declared if scope.view is not None else None
+    return DeviceStatus(
+        rule=rule,
+        node=node_of(rule),
+        entitled_by=LEDGER,
+        effective=None if scope.effective is None else scope.effective.covers(rule),
+        declared=None if declared is None else declared.covers(rule),
+    )

@@ -1,0 +1,177 @@
+"""cgroup v1 device controller: read devices.list, write devices.allow, make the shield.
+
+Only a scope or service is ever written, never a slice and never the root: every write goes through
+a directory that was opened without following links and has the inode that the caller knows.
+Kernel side: security/device_cgroup.c; one rule per write(2), CAP_SYS_ADMIN needed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import functools
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+from gpuguard.errors import CgroupGoneError, CgroupUnreadableError, DeniedError, RuleError
+from gpuguard.model.rule import Rule
+from gpuguard.model.ruleset import RuleSet
+
+SHIELD = "gpuguard-shield"
+UNIT_SUFFIXES = (".scope", ".service")
+
+# What the kernel answers for a directory that rmdir(2) is taking away or has taken.
+_GONE = {errno.ENOENT, errno.ENODEV, errno.ENOTDIR}
+
+
+# Most containers of a node have one of a few lists, and most looks find the list of the look before.
+@functools.lru_cache(maxsize=256)
+def _parse(text: bytes) -> RuleSet:
+    return RuleSet.parse(text.decode("ascii"))
+
+
+@dataclass(frozen=True)
+class DeviceList:
+    """One reading of a devices.list, and the cgroup (by inode) that it belongs to."""
+
+    inode: int
+    rules: RuleSet
+
+
+class DevicesV1:
+    """The v1 devices hierarchy, mounted at `root`. Control groups are named as systemd names them."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+
+    def units(self, wanted: Callable[[str], bool]) -> Iterator[str]:
+        """Yield the control groups of units whose name is `wanted`, below slices only.
+
+        What lies below a service or a scope (a user manager, a nested runtime) is somebody else's.
+        """
+        stack = [PurePosixPath("/")]
+        while stack:
+            group = stack.pop()
+            for name in self._children(group):
+                if name.endswith(".slice"):
+                    stack.append(group / name)
+                elif name.endswith(UNIT_SUFFIXES) and wanted(name):
+                    yield str(group / name)
+
+    def _children(self, group: PurePosixPath) -> list[str]:
+        try:
+            with os.scandir(self._path(str(group))) as entries:
+                return [entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]
+        except OSError as error:
+            if error.errno in _GONE:
+                return []
+            raise CgroupUnreadableError(f"{group}: cannot list its control groups: {error.strerror}") from error
+
+    def read(self, control_group: str) -> DeviceList:
+        """Read what the kernel allows now. Raises CgroupGoneError, CgroupUnreadableError."""
+        with self._open(control_group) as directory:
+            return DeviceList(os.fstat(directory).st_ino, self._read_list(directory, control_group))
+
+    def allow(self, control_group: str, inode: int, rule: Rule) -> None:
+        """Add one rule. A return says only that write(2) succeeded: read back what it did.
+
+        Raises CgroupGoneError, DeniedError (names the ancestor that denies), CgroupUnreadableError.
+        """
+        with self._open(control_group, inode) as directory:
+            try:
+                # O_NONBLOCK changes nothing on cgroupfs; it keeps anything else in its place from hanging us.
+                allow = os.open("devices.allow", os.O_WRONLY | os.O_NONBLOCK | os.O_NOFOLLOW, dir_fd=directory)
+                try:
+                    os.write(allow, str(rule).encode("ascii"))
+                finally:
+                    os.close(allow)
+            except OSError as error:
+                raise self._write_error(error, control_group, rule) from error
+
+    def shield(self, control_group: str, inode: int) -> None:
+        """Make the empty child that turns systemd's deny-all into EINVAL, which it ignores.
+
+        One that is there already serves as well. Raises CgroupGoneError, CgroupUnreadableError.
+        """
+        with self._open(control_group, inode) as directory:
+            try:
+                os.mkdir(SHIELD, 0o755, dir_fd=directory)
+            except FileExistsError:
+                return
+            except OSError as error:
+                raise self._error(error, control_group, "cannot make the shield") from error
+
+    def unshield(self, control_group: str, inode: int) -> bool:
+        """Remove the shield; return whether there was one. Raises CgroupGoneError, CgroupUnreadableError."""
+        with self._open(control_group, inode) as directory:
+            try:
+                os.rmdir(SHIELD, dir_fd=directory)
+            except FileNotFoundError:
+                return False
+            except OSError as error:
+                raise self._error(error, control_group, "cannot remove the shield") from error
+            return True
+
+    def shielded(self, control_group: str) -> bool:
+        """Whether a shield is there."""
+        return self._path(control_group).joinpath(SHIELD).is_dir()
+
+    def denying_ancestor(self, control_group: str, rule: Rule) -> str:
+        """Name the highest ancestor that does not allow `rule`, "" if every one that can be read does."""
+        for parent in reversed(PurePosixPath(control_group).parents):
+            with contextlib.suppress(CgroupGoneError, CgroupUnreadableError):
+                if not self.read(str(parent)).rules.covers(rule):
+                    return str(parent)
+        return ""
+
+    @contextlib.contextmanager
+    def _open(self, control_group: str, inode: int | None = None) -> Iterator[int]:
+        """Open the directory; with `inode`, for writing: refuse anything but that very unit."""
+        path = self._path(control_group)
+        if inode is not None and not control_group.endswith(UNIT_SUFFIXES):
+            raise CgroupUnreadableError(f"{control_group}: not a scope or a service, gpuguard does not write there")
+        try:
+            directory = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+        except OSError as error:
+            raise self._error(error, control_group, "cannot open") from error
+        try:
+            if inode is not None and os.fstat(directory).st_ino != inode:
+                raise CgroupGoneError(f"{control_group}: another control group has taken this name")
+            yield directory
+        finally:
+            os.close(directory)
+
+    def _path(self, control_group: str) -> Path:
+        parts = PurePosixPath(control_group).parts
+        if parts[:1] != ("/",) or ".." in parts or "\0" in control_group:
+            raise CgroupUnreadableError(f"{control_group!r}: not a control group path")
+        return self.root.joinpath(*parts[1:])
+
+    def _read_list(self, directory: int, control_group: str) -> RuleSet:
+        try:
+            listing = os.open("devices.list", os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW, dir_fd=directory)
+            try:
+                chunks = []
+                while chunk := os.read(listing, 1 << 16):
+                    chunks.append(chunk)
+            finally:
+                os.close(listing)
+            return _parse(b"".join(chunks))
+        except OSError as error:
+            raise self._error(error, control_group, "cannot read devices.list") from error
+        except (RuleError, UnicodeDecodeError) as error:
+            raise CgroupUnreadableError(f"{control_group}: devices.list makes no sense: {error}") from error
+
+    def _write_error(self, error: OSError, control_group: str, rule: Rule) -> Exception:
+        if error.errno != errno.EPERM:
+            return self._error(error, control_group, f"cannot allow '{rule}'")
+        ancestor = self.denying_ancestor(control_group, rule)
+        why = f"its ancestor {ancestor} denies it" if ancestor else "the kernel refuses it (is CAP_SYS_ADMIN missing?)"
+        return DeniedError(f"{control_group}: cannot allow '{rule}': {why}")
+
+    def _error(self, error: OSError, control_group: str, what: str) -> Exception:
+        if error.errno in _GONE:
+            return CgroupGoneError(f"{control_group}: {what}: the control group is gone")
+        return CgroupUnreadableError(f"{control_group}: {what}: {error.strerror}")

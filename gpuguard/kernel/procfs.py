@@ -1,0 +1,61 @@
+"""What /proc and /dev say of the host's devices and of this boot."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Optional
+
+from gpuguard.errors import CgroupUnreadableError
+from gpuguard.model.rule import BLOCK, CHAR
+
+
+class Host:
+    """The host's /proc and /dev, which may be seen under other names."""
+
+    def __init__(self, proc: Path, dev: Path) -> None:
+        self._proc = proc
+        self._dev = dev
+
+    def devices(self) -> str:
+        """Return the text of /proc/devices. Raises CgroupUnreadableError."""
+        return self._read("devices")
+
+    def boot_id(self) -> str:
+        """Return the id of this boot, "" where the kernel does not tell."""
+        try:
+            return self._read("sys/kernel/random/boot_id").strip()
+        except CgroupUnreadableError:
+            return ""
+
+    def number(self, path: str) -> Optional[tuple[str, int, int]]:
+        """Return (type, major, minor) of the device node at a path such as "/dev/nvidia0", None without one."""
+        if not path.startswith("/dev/"):
+            return None
+        try:
+            status = self._dev.joinpath(path[len("/dev/") :]).stat()
+        except OSError:
+            return None
+        if stat.S_ISCHR(status.st_mode):
+            return (CHAR, os.major(status.st_rdev), os.minor(status.st_rdev))
+        if stat.S_ISBLK(status.st_mode):
+            return (BLOCK, os.major(status.st_rdev), os.minor(status.st_rdev))
+        return None
+
+    def nodes(self, patterns: Iterable[str]) -> Iterator[tuple[str, tuple[str, int, int]]]:
+        """Yield (path, number) of every device node that matches a glob such as "/dev/nvidia*"."""
+        for pattern in patterns:
+            for found in sorted(self._dev.glob(pattern[len("/dev/") :])):
+                path = "/dev/" + str(found.relative_to(self._dev))
+                number = self.number(path)
+                if number is not None:
+                    yield path, number
+
+    def _read(self, name: str) -> str:
+        path = self._proc / name
+        try:
+            return path.read_text(encoding="utf-8", errors="replace")
+        except OSError as error:
+            raise CgroupUnreadableError(f"{path}: cannot read: {error.strerror}") from error

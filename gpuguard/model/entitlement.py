@@ -1,0 +1,93 @@
+"""What a container's runtime gave it, learnt from what was seen while it was healthy."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Optional
+
+from gpuguard.model.observation import Observation
+from gpuguard.model.rule import Rule
+from gpuguard.model.ruleset import RuleSet
+
+
+@dataclass(frozen=True)
+class Entitlement:
+    """The device rules that one scope is entitled to; the scope is its cgroup's inode, not its name.
+
+    While not `settled` it is provisional: the runtime or its hooks may still be writing.
+    `struck` is whether a loss was seen. `quiet_since` is when a foreign write was last seen, in
+    seconds of CLOCK_MONOTONIC; `first_seen` is in seconds since the epoch.
+    """
+
+    unit: str
+    control_group: str
+    inode: int
+    invocation: str
+    rules: frozenset[Rule]
+    released: frozenset[str]
+    settled: bool
+    struck: bool
+    quiet_since: float
+    first_seen: float
+
+    def belongs_to(self, look: Observation) -> bool:
+        """Whether this is the entitlement of the scope that was looked at, and not of a namesake."""
+        same_run = not self.invocation or not look.invocation or self.invocation == look.invocation
+        return self.inode == look.inode and self.control_group == look.control_group and same_run
+
+
+def learn(  # noqa: PLR0913 - each is a fact of its own
+    known: Optional[Entitlement],
+    look: Observation,
+    guarded: Callable[[Rule], bool],
+    *,
+    settle: float,
+    reloading: bool,
+    wall_clock: float,
+) -> Optional[Entitlement]:
+    """Return the entitlement as it is after one look; None when the scope has none that is known.
+
+    Nothing is learnt from what cannot be read or from a cgroup without a filter. Rules that are
+    seen while unsettled are added; a settled entitlement does not grow. It settles when nobody but
+    systemd has written for `settle` seconds, outside a reload, with all its rules in force.
+    """
+    if known is not None and not known.belongs_to(look):
+        known = None
+    if look.effective is None or look.effective.unrestricted or (known is not None and known.settled):
+        return known
+    seen = frozenset(rule for rule in look.effective if guarded(rule))
+    if known is None:
+        if not seen:
+            return None
+        return Entitlement(
+            unit=look.unit,
+            control_group=look.control_group,
+            inode=look.inode,
+            invocation=look.invocation,
+            rules=seen,
+            released=frozenset(),
+            settled=False,
+            struck=False,
+            quiet_since=look.at,
+            first_seen=wall_clock,
+        )
+    new = frozenset(rule for rule in RuleSet(known.rules).missing(seen) if rule.device not in known.released)
+    if new:
+        return replace(known, rules=_widest(known.rules | new), quiet_since=look.at)
+    quiet_since = max(known.quiet_since, look.started or 0.0)
+    whole = not look.effective.missing(known.rules)
+    if whole and not reloading and look.at - quiet_since >= settle:
+        return replace(known, settled=True, invocation=known.invocation or look.invocation)
+    return known
+
+
+def release(known: Entitlement, devices: frozenset[str]) -> Entitlement:
+    """Forget the rules of `devices` ("c 195:0"), on purpose and for good."""
+    rules = frozenset(rule for rule in known.rules if rule.device not in devices)
+    return replace(known, rules=rules, released=known.released | devices)
+
+
+def _widest(rules: frozenset[Rule]) -> frozenset[Rule]:
+    """Drop the rules that another one covers."""
+    return frozenset(rule for rule in rules if not any(other.covers(rule) for other in rules if other != rule))

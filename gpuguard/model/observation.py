@@ -1,0 +1,49 @@
+"""The three lists of one scope, as read at one moment."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Optional
+
+from gpuguard.model.rule import Rule
+from gpuguard.model.ruleset import RuleSet
+from gpuguard.model.unit import DeviceAllow, DevicePolicy
+
+
+@dataclass(frozen=True)
+class Declared:
+    """What systemd will write next time.
+
+    A property change makes it write what it has in memory. A reload reads the unit's files first:
+    `disk` is what they say, None where memory and disk are known to agree (NeedDaemonReload=no).
+    """
+
+    memory: RuleSet
+    disk: Optional[RuleSet] = None
+    policy: DevicePolicy = DevicePolicy.STRICT
+    entries: tuple[DeviceAllow, ...] = ()
+
+    def covers(self, rule: Rule) -> bool:
+        """Whether systemd would write `rule` now, and after a reload too."""
+        return self.memory.covers(rule) and (self.disk is None or self.disk.covers(rule))
+
+
+@dataclass(frozen=True)
+class Observation:
+    """One look at one scope.
+
+    `effective` and `declared` are None when they cannot be told; `trouble` says why.
+    `refusal` says why systemd must not be told anything about this unit, None when it may be.
+    `at` and `started` are seconds of CLOCK_MONOTONIC.
+    """
+
+    unit: str
+    control_group: str
+    inode: int
+    at: float
+    effective: Optional[RuleSet]
+    declared: Optional[Declared]
+    invocation: str = ""
+    started: Optional[float] = None
+    refusal: Optional[str] = None
+    trouble: Optional[str] = None
