@@ -56,10 +56,11 @@ class NodeFacts:
     majors: Majors = field(default_factory=Majors)
     numbers: Mapping[str, DeviceNumber] = field(default_factory=dict)
 
-    def path_of(self, number: DeviceNumber) -> Optional[str]:
-        """Return the path of a node with this number: the shortest, then the first, or None."""
-        paths = [path for path, known in self.numbers.items() if known == number and path.startswith("/dev/")]
-        return min(paths, key=lambda path: (len(path), path), default=None)
+    def paths_of(self, number: DeviceNumber) -> list[str]:
+        """Return the paths of the nodes with this number, the plainest first."""
+        return sorted(
+            (path for path, known in self.numbers.items() if known == number), key=lambda path: (len(path), path)
+        )
 
 
 def paths_to_look_up(entries: Iterable[DeviceAllow], systemd: int) -> frozenset[str]:
@@ -184,6 +185,4 @@ def _spellings(rule: Rule, facts: NodeFacts) -> Iterable[str]:
             yield f"{word}-{name}"
     else:
         yield f"/dev/{word}/{rule.major}:{rule.minor}"
-        path = facts.path_of(DeviceNumber(rule.kind, rule.major, rule.minor))
-        if path is not None:
-            yield path
+        yield from facts.paths_of(DeviceNumber(rule.kind, rule.major, rule.minor))
