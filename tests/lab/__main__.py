@@ -1,0 +1,100 @@
+"""A node to play with: `python -m tests.lab --help`."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+
+from tests.lab.errors import LabError
+from tests.lab.node import Node, reap
+from tests.lab.record import load_all
+
+
+def up(options: argparse.Namespace) -> int:
+    """Boot a node that stays until it is taken down."""
+    node = Node.boot(options.cgroup, options.rootfs, name=options.name, keep=True)
+    print(f"{node.name} is up; python -m tests.lab shell {node.name}")
+    return 0
+
+
+def shell(options: argparse.Namespace) -> int:
+    """Run a command in a node, or a shell."""
+    node = Node.find(options.name)
+    terminal = {"TERM": os.environ.get("TERM", "dumb")}
+    command = options.command or ["/bin/bash"]
+    return node.popen(command, env=terminal, stdin=None, stdout=None, stderr=None, session=False).wait()
+
+
+def show(_options: argparse.Namespace) -> int:
+    """List the nodes."""
+    for record in load_all():
+        state = "up" if record.init() is not None else "starting" if record.keeper.alive() else "dead: reap it"
+        print(f"{record.name}\t{record.mode}\t{state}")
+    return 0
+
+
+def down(options: argparse.Namespace) -> int:
+    """Remove one node or all."""
+    names = [record.name for record in load_all()] if options.all else [options.name]
+    for name in names:
+        Node.find(name).down()
+    return 0
+
+
+def clean(_options: argparse.Namespace) -> int:
+    """Remove nodes whose keeper was killed."""
+    for name in reap():
+        print(f"{name} removed")
+    return 0
+
+
+def parser() -> argparse.ArgumentParser:
+    """Return the command line."""
+    top = argparse.ArgumentParser(
+        prog="python -m tests.lab",
+        description="Throw-away nodes with a real systemd, D-Bus and cgroups, for playing and testing. Needs root.",
+        epilog="In a node: systemctl, busctl, podman run --device /dev/nvidia0 …; nothing outside of it changes.",
+    )
+    commands = top.add_subparsers(required=True, metavar="COMMAND")
+
+    one = commands.add_parser("up", help="boot a node; it stays until `down`")
+    one.add_argument("name", nargs="?", metavar="NAME", help="default: made up")
+    one.add_argument("--cgroup", choices=["v1", "v2"], default="v1", help="cgroup version (default: v1)")
+    one.add_argument(
+        "--rootfs", default="/", metavar="DIR", help="root file system to boot, left unchanged (default: /)"
+    )
+    one.set_defaults(run=up)
+
+    one = commands.add_parser("shell", help="a shell, or CMD, in a node")
+    one.add_argument("name", metavar="NAME")
+    one.add_argument("command", nargs=argparse.REMAINDER, metavar="CMD")
+    one.set_defaults(run=shell)
+
+    one = commands.add_parser("list", help="the nodes there are")
+    one.set_defaults(run=show)
+
+    one = commands.add_parser("down", help="remove a node")
+    which = one.add_mutually_exclusive_group(required=True)
+    which.add_argument("name", nargs="?", metavar="NAME")
+    which.add_argument("--all", action="store_true", help="all nodes, those of running tests too")
+    one.set_defaults(run=down)
+
+    one = commands.add_parser("reap", help="remove what is left of nodes that were killed")
+    one.set_defaults(run=clean)
+    return top
+
+
+def main() -> int:
+    """Carry out the command line."""
+    options = parser().parse_args()
+    try:
+        status: int = options.run(options)
+    except LabError as error:
+        print(f"lab: {error}", file=sys.stderr)
+        return 1
+    return status
+
+
+if __name__ == "__main__":
+    sys.exit(main())

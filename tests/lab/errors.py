@@ -1,0 +1,7 @@
+"""What the lab raises when a node or a container does not do what was asked."""
+
+from __future__ import annotations
+
+
+class LabError(Exception):
+    """The lab could not do it; the text says what, why, and shows the tail of the log at hand."""

@@ -1,0 +1,273 @@
+"""A throw-away node: a real systemd with D-Bus and journald, in namespaces of its own. Needs root.
+
+Nothing of the machine is changed: the node works on an overlay of its root file system. It shares the network, the
+clock and the kernel with the machine, so that two nodes cannot listen on one port.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext, suppress
+from pathlib import Path
+from typing import Optional, Union
+
+from tests.lab.daemon import Daemon
+from tests.lab.errors import LabError
+from tests.lab.keeper import GRACE, PRIVATE
+from tests.lab.machine import why_not
+from tests.lab.poll import until
+from tests.lab.process import Process
+from tests.lab.record import Record, load, load_all
+from tests.lab.scope import BASICS, Scope, random_name
+from tests.lab.stage import PATH
+
+ROOT = Path(__file__).resolve().parents[2]
+"""The source tree, which a node shows at the same path as the machine does."""
+
+BOOT = 60.0  # seconds; some two are usual, many when the machine is busy
+_ENVIRONMENT = {"container": "lab", "HOME": "/root", "LANG": "C.UTF-8", "PATH": PATH, "PYTHONDONTWRITEBYTECODE": "1"}
+
+Argv = Sequence[Union[str, Path]]
+
+
+class Node(AbstractContextManager["Node"]):
+    """One node. Get it by `Node.boot()`; it ends with `down()`, with its `with` block, or with this process."""
+
+    def __init__(self, record: Record, keeper: Optional[subprocess.Popen[bytes]] = None) -> None:
+        self.name = record.name
+        self.mode = record.mode
+        self._record = record
+        self._keeper = keeper
+        self._init: Optional[Process] = None
+        self._daemons: list[Daemon] = []
+
+    @classmethod
+    def boot(cls, mode: str = "v1", rootfs: str = "/", *, name: Optional[str] = None, keep: bool = False) -> Node:
+        """Boot a node of cgroup mode "v1" or "v2" from an overlay of `rootfs`, and wait until it is ready.
+
+        With `keep` it outlives this process, until someone calls `down`. Raises LabError, with the tail of the
+        console, when the machine cannot or the node does not come up.
+        """
+        reason = why_not(mode)
+        if reason is not None:
+            raise LabError(f"cannot boot a node: {reason}")
+        reap()
+        name = name or f"{mode}-{os.getpid()}-{secrets.token_hex(3)}"
+        keeper = subprocess.Popen(
+            [*PRIVATE, sys.executable, "-m", "tests.lab.keeper", name, mode, rootfs, "term" if keep else "stdin"],
+            cwd=ROOT,
+            stdin=subprocess.DEVNULL if keep else subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            start_new_session=True,
+        )
+        try:
+            node = cls(_await_record(name, keeper), keeper)
+            node._await_systemd()
+            for tree in {ROOT, Path(sys.prefix), Path(sys.base_prefix)}:
+                if rootfs != "/" or tree.stat().st_dev != Path("/").stat().st_dev:
+                    node.share(tree, tree)
+        except BaseException:
+            if keeper.poll() is None:
+                _end(keeper)
+            raise
+        return node
+
+    @classmethod
+    def find(cls, name: str) -> Node:
+        """Return the running node of this name. Raises LabError when there is none."""
+        record = load(name)
+        if record is None:
+            raise LabError(f"there is no node named {name!r} (python -m tests.lab list)")
+        return cls(record)
+
+    @property
+    def init(self) -> int:
+        """The node's PID 1, by its number outside. Raises LabError when the node does not run."""
+        if self._init is None or not self._init.alive():
+            self._init = self._record.init()
+        if self._init is None:
+            raise LabError(f"node {self.name} does not run; its console ends:\n{self.console()}")
+        return self._init.pid
+
+    def popen(
+        self,
+        argv: Argv,
+        *,
+        env: Optional[Mapping[str, str]] = None,
+        stdin: int = subprocess.DEVNULL,
+        stdout: Optional[int] = subprocess.PIPE,
+        stderr: Optional[int] = subprocess.PIPE,
+        session: bool = True,
+    ) -> subprocess.Popen[bytes]:
+        """Start a program in the node, with an environment of the node's and `env` on top.
+
+        The process returned is nsenter, which ends as the program ends; with `session` both are in one process group.
+        """
+        environment = [f"{key}={value}" for key, value in {**_ENVIRONMENT, **(env or {})}.items()]
+        enter = ["nsenter", f"--target={self.init}", "--mount", "--uts", "--ipc", "--pid", "--cgroup", "--root", "--wd"]
+        return subprocess.Popen(
+            [*enter, "--", "env", "-i", *environment, *map(str, argv)],
+            stdin=stdin,
+            stdout=stdout,
+            stderr=stderr,
+            start_new_session=session,
+        )
+
+    def run(
+        self,
+        argv: Argv,
+        *,
+        check: bool = True,
+        timeout: float = 60.0,
+        env: Optional[Mapping[str, str]] = None,
+        stdin: bytes = b"",
+    ) -> subprocess.CompletedProcess[str]:
+        """Run a program in the node to its end and return what it printed.
+
+        Raises LabError when it does not end in `timeout` seconds (it is killed) or, with `check`, when it fails.
+        """
+        process = self.popen(argv, env=env, stdin=subprocess.PIPE)
+        command = " ".join(map(str, argv))
+        try:
+            output, complaint = process.communicate(stdin, timeout)
+        except subprocess.TimeoutExpired as error:
+            raise LabError(f"{command!r} in node {self.name} did not end within {timeout} s") from error
+        finally:
+            if process.poll() is None:
+                _kill_group(process)
+        done = subprocess.CompletedProcess(
+            list(map(str, argv)),
+            process.returncode,
+            output.decode(errors="replace"),
+            complaint.decode(errors="replace"),
+        )
+        if check and done.returncode:
+            said = (done.stderr.strip() or done.stdout.strip())[-2000:]
+            raise LabError(f"{command!r} in node {self.name} failed with status {done.returncode}: {said}")
+        return done
+
+    def daemon(self, argv: Argv, *, env: Optional[Mapping[str, str]] = None) -> Daemon:
+        """Start a long-running program in the node, with the source tree as its directory, and keep its output."""
+        started = Daemon(
+            " ".join(map(str, argv)),
+            lambda output: self.popen(["env", "-C", ROOT, *argv], env=env, stdout=output, stderr=output),
+        )
+        self._daemons.append(started)
+        return started
+
+    def scope(
+        self, name: Optional[str] = None, device_allow: Sequence[str] = BASICS, *, policy: str = "strict"
+    ) -> Scope:
+        """Start a scope with a sleeping process in it, by default named and restricted as a container's is.
+
+        `device_allow`: systemd's spelling, such as "/dev/char/195:0 rw".
+        """
+        return Scope(self, name or random_name(), device_allow, policy)
+
+    def path(self, inner: Union[str, Path]) -> Path:
+        """Return where the node's file `inner` is, seen from outside."""
+        return Path(f"/proc/{self.init}/root") / str(inner).lstrip("/")
+
+    def share(self, host_path: Path, inner_path: Union[str, Path]) -> None:
+        """Show a directory of the machine in the node, read-only and with what is mounted below it."""
+        _tool(["tests.lab.share", str(self.init), str(host_path), str(inner_path)])
+
+    def cgroup(self, unit: str, controller: str = "devices") -> Path:
+        """Return a unit's cgroup directory, seen from outside. Raises LabError when the unit has none.
+
+        On v2 there is one directory for all controllers.
+        """
+        group = self.run(["systemctl", "show", "--property=ControlGroup", "--value", unit]).stdout.strip()
+        if not group:
+            raise LabError(f"unit {unit} of node {self.name} has no control group: it does not run")
+        return self.path(f"/sys/fs/cgroup/{controller if self.mode == 'v1' else ''}{group}")
+
+    def console(self, size: int = 4000) -> str:
+        """Return the last `size` characters of what the node's systemd printed."""
+        return self._record.console_tail(size)
+
+    def down(self) -> None:
+        """Remove the node: every process, mount, control group and file of it. Raises LabError when that fails."""
+        keeper = self._record.keeper
+        if self._keeper is not None:
+            _end(self._keeper)
+        elif keeper.alive():
+            os.kill(keeper.pid, signal.SIGTERM)
+            until(lambda: not keeper.alive(), GRACE, f"the end of node {self.name}")
+        if load(self.name) is not None:
+            _clear(self.name)
+        for daemon in self._daemons:
+            daemon.kill()
+
+    def __exit__(self, *_: object) -> None:
+        """Remove the node, however the block ends."""
+        self.down()
+
+    def _await_systemd(self) -> None:
+        deadline = time.monotonic() + BOOT
+        while time.monotonic() < deadline:
+            if self._keeper is not None and self._keeper.poll() is not None:
+                _end(self._keeper)  # says why
+            if self._record.init() is not None:
+                state = self.run(["systemctl", "is-system-running"], check=False).stdout.strip()
+                if state in {"running", "degraded"}:
+                    return
+            time.sleep(0.05)
+        raise LabError(f"node {self.name} did not come up within {BOOT:.0f} s; its console ends:\n{self.console()}")
+
+
+def reap() -> list[str]:
+    """Remove all nodes whose keeper was killed and return their names. Raises LabError when that fails."""
+    dead = [record.name for record in load_all() if not record.keeper.alive()]
+    for name in dead:
+        _clear(name)
+    return dead
+
+
+def _await_record(name: str, keeper: subprocess.Popen[bytes]) -> Record:
+    until(lambda: load(name) is not None or keeper.poll() is not None, BOOT, f"the keeper of node {name}")
+    record = load(name)
+    if record is None or record.keeper.pid != keeper.pid:
+        _end(keeper)  # says why
+        raise LabError(f"the keeper of node {name} has ended")
+    return record
+
+
+def _end(keeper: subprocess.Popen[bytes]) -> None:
+    if keeper.stdin is not None:
+        keeper.stdin.close()
+    else:
+        keeper.terminate()
+    try:
+        status = keeper.wait(2 * GRACE)
+    except subprocess.TimeoutExpired as error:
+        raise LabError(f"the node's keeper (process {keeper.pid}) does not end") from error
+    with keeper.stderr or nullcontext() as stream:
+        complaint = stream.read().decode(errors="replace").strip() if stream else ""
+    if status:
+        raise LabError(f"the node's keeper ended with status {status}: {complaint}")
+
+
+def _clear(name: str) -> None:
+    _tool(["tests.lab.keeper", "--clear", name], PRIVATE)
+
+
+def _tool(module: Sequence[str], spaces: Sequence[str] = ()) -> None:
+    """Run one of the lab's own modules in a process of its own, for what would change this one."""
+    done = subprocess.run(
+        [*spaces, sys.executable, "-m", *module], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    if done.returncode:
+        raise LabError(f"{' '.join(module)}: {done.stderr.strip()}")
+
+
+def _kill_group(process: subprocess.Popen[bytes]) -> None:
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.communicate()
