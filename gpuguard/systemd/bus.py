@@ -8,7 +8,7 @@ from typing import Any, Optional, TypeVar
 
 from gpuguard.errors import BusError, BusTimeoutError, BusUnavailableError, NoSuchUnitError
 from gpuguard.systemd import codec
-from gpuguard.systemd.wire import Connection, Deliver, Wanted, open_connection
+from gpuguard.systemd.wire import MAX_MESSAGE, Connection, Deliver, Intake, Wanted, open_connection
 
 DBUS = "org.freedesktop.DBus"
 DBUS_PATH = "/org/freedesktop/DBus"
@@ -37,14 +37,21 @@ class Bus:
     """One connection to the bus at `address`; create it inside the running event loop.
 
     `on_message` gets every signal and method call that arrives; calls are never answered. `wanted` sees a signal's
-    raw header and body first, and what it returns False for costs next to nothing.
+    raw header and body first, and what it returns False for costs next to nothing. Messages of more than
+    `max_message` bytes are passed over.
     """
 
-    def __init__(self, address: str, on_message: Optional[Deliver] = None, wanted: Optional[Wanted] = None) -> None:
+    def __init__(
+        self,
+        address: str,
+        on_message: Optional[Deliver] = None,
+        wanted: Optional[Wanted] = None,
+        max_message: int = MAX_MESSAGE,
+    ) -> None:
         self.address = address
         self.unique_name = ""
         self._on_message = on_message
-        self._wanted = wanted
+        self._intake = Intake(self._receive, wanted, max_message)
         self._connection: Optional[Connection] = None
         self._connecting = asyncio.Lock()
         self._slots = asyncio.Semaphore(IN_FLIGHT)
@@ -112,7 +119,7 @@ class Bus:
         return reply.body
 
     async def _open(self) -> None:
-        self._connection = await open_connection(self.address, self._receive, self._wanted)
+        self._connection = await open_connection(self.address, self._intake)
         self._connection.lost.add_done_callback(self._fail_pending)
         reply = await self._exchange(codec.Call(DBUS, DBUS_PATH, DBUS, "Hello"))
         [self.unique_name] = reply.body

@@ -25,14 +25,14 @@ class ManagerReplaced:
 
 @dataclass(frozen=True)
 class UnitNew:
-    """A unit was loaded. Between Reloading(True) and Reloading(False) every unit is, and it means nothing."""
+    """A unit was loaded. That every unit is during a reload is not reported."""
 
     name: str
 
 
 @dataclass(frozen=True)
 class UnitRemoved:
-    """A unit was unloaded. Between Reloading(True) and Reloading(False) every unit is, and it means nothing."""
+    """A unit was unloaded. That every unit is during a reload is not reported."""
 
     name: str
 

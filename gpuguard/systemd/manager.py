@@ -5,6 +5,7 @@ Each raises what Bus.call() raises, and BusError for an answer that makes no sen
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -48,10 +49,14 @@ class Manager:
 
     async def unit(self, name: str) -> UnitProperties:
         """Return what systemd has in memory about a unit. Raises NoSuchUnitError when it is not loaded."""
+        if not name:
+            raise NoSuchUnitError("a unit's name is empty: systemd would answer for gpuguard's own unit")
         [path] = await self._call(MANAGER, "GetUnit", "s", [name])
         kind = name.rpartition(".")[2].capitalize()  # its properties are at …systemd1.Scope, …systemd1.Service, …
-        [unit] = await self._call(PROPERTIES, "GetAll", "s", ["org.freedesktop.systemd1.Unit"], path=path)
-        [typed] = await self._call(PROPERTIES, "GetAll", "s", [f"org.freedesktop.systemd1.{kind}"], path=path)
+        [unit], [typed] = await asyncio.gather(
+            self._call(PROPERTIES, "GetAll", "s", ["org.freedesktop.systemd1.Unit"], path=path),
+            self._call(PROPERTIES, "GetAll", "s", [f"org.freedesktop.systemd1.{kind}"], path=path),
+        )
         try:
             return _unit_properties(name, unit, typed)
         except (TypeError, ValueError) as error:

@@ -16,29 +16,27 @@ from gpuguard.systemd.wire import Deliver, Wanted
 LONGEST_PAUSE = 5.0
 
 _OWNER_CHANGED = "NameOwnerChanged"
+_RELOADING = "Reloading"
 
 
 class SignalSource:
     """Delivers Reloading, ManagerReplaced, UnitNew and UnitRemoved, and the standing of its two connections.
 
     A reload sends two signals for every unit of the machine before it says that it is over. So "signals", which
-    tells of reloads, has a connection of its own, where nothing queues before it; "units" has another, where what
-    `interested` turns down by its name is dropped before it is decoded.
+    tells of reloads, has a connection of its own, where nothing queues before it. On the other, "units", that
+    storm is dropped undecoded, and so are the units whose name `interested` turns down.
     """
 
     def __init__(self, address: str, on_event: OnEvent, interested: Callable[[str], bool]) -> None:
         self._on_event = on_event
         self._interested = interested
-        self._streams = (
-            _Stream(address, Source(events.SIGNALS, on_event), ("Reloading",), self._manager_signal),
-            _Stream(
-                address, Source(events.UNITS, on_event), ("UnitNew", "UnitRemoved"), self._unit_signal, self._wanted
-            ),
-        )
+        signals, units = Source(events.SIGNALS, on_event), Source(events.UNITS, on_event)
+        self._signals = _Stream(address, signals, (), self._manager_signal)
+        self._units = _Stream(address, units, ("UnitNew", "UnitRemoved"), self._unit_signal, self._wanted)
 
     async def run(self) -> None:
         """Deliver until cancelled."""
-        tasks = [asyncio.ensure_future(stream.run()) for stream in self._streams]
+        tasks = [asyncio.ensure_future(stream.run()) for stream in (self._signals, self._units)]
         try:
             await asyncio.gather(*tasks)
         finally:
@@ -49,8 +47,8 @@ class SignalSource:
     def _manager_signal(self, message: codec.Incoming) -> None:
         if message.member == _OWNER_CHANGED:
             self._on_event(events.ManagerReplaced())
-        elif message.member == "Reloading" and message.body in ([True], [False]):
-            self._on_event(events.Reloading(active=message.body[0]))
+        elif message.member == _RELOADING:
+            self._on_event(events.Reloading(active=self._signals.reloading))
 
     def _unit_signal(self, message: codec.Incoming) -> None:
         name = message.body[0] if message.body else None
@@ -62,7 +60,9 @@ class SignalSource:
             self._on_event(events.UnitRemoved(name))
 
     def _wanted(self, header: bytes, body: bytes) -> bool:
-        return b"Unit" not in header or self._interested(codec.first_string(header, body))
+        if b"Unit" not in header:
+            return True
+        return not self._units.reloading and self._interested(codec.first_string(header, body))
 
 
 class _Stream:
@@ -76,6 +76,7 @@ class _Stream:
         deliver: Deliver,
         wanted: Optional[Wanted] = None,
     ) -> None:
+        self.reloading = False
         self._address = address
         self._source = source
         self._deliver = deliver
@@ -85,7 +86,7 @@ class _Stream:
             f"type='signal',sender='{DBUS}',interface='{DBUS}',member='{_OWNER_CHANGED}',arg0='{SYSTEMD}'",
             *(
                 f"type='signal',sender='{SYSTEMD}',path='{SYSTEMD_PATH}',interface='{MANAGER}',member='{member}'"
-                for member in members
+                for member in (_RELOADING, *members)
             ),
         ]
         self._owner = ""
@@ -95,6 +96,8 @@ class _Stream:
         await self._source.keep(self._session, LONGEST_PAUSE)
 
     async def _session(self) -> str:
+        self._owner = ""
+        self.reloading = False
         bus = Bus(self._address, self._receive, self._wanted)
         await bus.connect()
         lost = asyncio.ensure_future(bus.lost())
@@ -125,9 +128,11 @@ class _Stream:
     def _receive(self, message: codec.Incoming) -> None:
         # Match rules do not hold for a signal that is addressed to this connection, and anybody may send one.
         if message.sender == DBUS and message.member == _OWNER_CHANGED:
-            _, _, self._owner = message.body
+            self._owner = message.body[2]
             self._wake.set()
             if self._owner:
                 self._deliver(message)
         elif message.sender == self._owner:
+            if message.member == _RELOADING:
+                self.reloading = message.body == [True]
             self._deliver(message)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-from typing import Callable, Optional
+from typing import Callable, NamedTuple, Optional
 from urllib.parse import unquote
 
 from gpuguard.errors import BusError, BusUnavailableError
@@ -15,27 +15,32 @@ Deliver = Callable[[codec.Incoming], None]
 # Looks at a signal's header and body before it is decoded; False drops it.
 Wanted = Callable[[bytes, bytes], bool]
 
-# Anything longer is passed over unread. systemd's longest answer, all units of a big node, is below 2 MiB.
+# systemd's longest answer, all units of a big node, is below 2 MiB.
 MAX_MESSAGE = 16 * 1024 * 1024
 # A bus that does not read what it is sent is as good as gone.
 MAX_UNSENT = 4 * 1024 * 1024
-# Messages read in a row before everything else in the process gets a turn.
-BATCH = 16
+# Seconds of reading in a row before everything else in the process gets a turn.
+TURN = 0.002
 
 _CHUNK = 64 * 1024
+
+
+class Intake(NamedTuple):
+    """What a connection does with what it receives."""
+
+    deliver: Deliver
+    wanted: Optional[Wanted] = None
+    max_message: int = MAX_MESSAGE  # in bytes; longer ones are passed over unread
 
 
 class Connection:
     """A connection that has passed authentication. Made by open_connection()."""
 
-    def __init__(
-        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, deliver: Deliver, wanted: Optional[Wanted]
-    ) -> None:
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, intake: Intake) -> None:
         self.lost: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self._reader = reader
         self._writer = writer
-        self._deliver = deliver
-        self._wanted = wanted
+        self._intake = intake
         self._task = asyncio.ensure_future(self._read())
 
     def send(self, data: bytes) -> None:
@@ -60,15 +65,16 @@ class Connection:
 
     async def _read(self) -> None:
         reason = "its reader failed"
-        count = 0
+        clock = asyncio.get_running_loop().time
+        since = clock()
         try:
             while True:
                 await self._read_one()
-                count += 1
-                if count % BATCH == 0:
+                if clock() - since > TURN:
                     # Buffered input is read without ever giving way: without this, a reload's storm of
                     # signals stops the whole process until its end.
                     await asyncio.sleep(0)
+                    since = clock()
         except asyncio.IncompleteReadError:
             reason = "the bus hung up"
         except OSError as error:
@@ -81,12 +87,13 @@ class Connection:
     async def _read_one(self) -> None:
         head = await self._reader.readexactly(codec.HEAD)
         fields, size = codec.size_of(head)
-        if fields + size > MAX_MESSAGE:
+        if fields + size > self._intake.max_message:
             await self._skip(fields + size)
             return
         rest = await self._reader.readexactly(fields + size)
         kind = codec.kind_of(head)
-        if kind == codec.SIGNAL and self._wanted and not self._wanted(head + rest[:fields], rest[fields:]):
+        wanted = self._intake.wanted
+        if kind == codec.SIGNAL and wanted and not wanted(head + rest[:fields], rest[fields:]):
             return
         try:
             message = codec.decode(head + rest)
@@ -94,14 +101,14 @@ class Connection:
             if kind in (codec.REPLY, codec.ERROR):
                 raise  # somebody waits for it
             return
-        self._deliver(message)
+        self._intake.deliver(message)
 
     async def _skip(self, size: int) -> None:
         while size:
             size -= len(await self._reader.readexactly(min(size, _CHUNK)))
 
 
-async def open_connection(address: str, deliver: Deliver, wanted: Optional[Wanted] = None) -> Connection:
+async def open_connection(address: str, intake: Intake) -> Connection:
     """Connect and authenticate as this process's user; the caller sets a time limit.
 
     `address` is a D-Bus address such as "unix:path=/run/dbus/system_bus_socket"; of several, parted by
@@ -110,7 +117,7 @@ async def open_connection(address: str, deliver: Deliver, wanted: Optional[Wante
     failures = []
     for part in address.split(";"):
         try:
-            return await _open_one(_socket_path(part), deliver, wanted)
+            return await _open_one(_socket_path(part), intake)
         except (OSError, BusUnavailableError) as error:  # noqa: PERF203 -- each address has its chance
             failures.append(str(error))
         except (asyncio.IncompleteReadError, asyncio.LimitOverrunError):
@@ -118,14 +125,14 @@ async def open_connection(address: str, deliver: Deliver, wanted: Optional[Wante
     raise BusUnavailableError(f"no D-Bus at {address}: {'; '.join(failures)}")
 
 
-async def _open_one(path: str, deliver: Deliver, wanted: Optional[Wanted]) -> Connection:
+async def _open_one(path: str, intake: Intake) -> Connection:
     reader, writer = await asyncio.open_unix_connection(path)
     try:
         await _authenticate(reader, writer)
     except BaseException:  # also when cancelled
         writer.transport.abort()
         raise
-    return Connection(reader, writer, deliver, wanted)
+    return Connection(reader, writer, intake)
 
 
 async def _authenticate(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
