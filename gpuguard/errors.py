@@ -48,5 +48,13 @@ class NoSuchUnitError(BusError):
     """systemd does not know the unit (any more)."""
 
 
+class UnitFileError(GpuguardError):
+    """A unit's file on disk cannot be read: what systemd would make of it at its next reload is unknown."""
+
+
 class LedgerError(GpuguardError):
     """The ledger on disk cannot be read or written."""
+
+
+class NotFoundError(GpuguardError):
+    """No GPU container, or no device, goes by the name that was given."""
