@@ -98,7 +98,7 @@ class Server:
                 ssl_handshake_timeout=STEP_TIME if self._context else None,
             )
         except OSError:
-            # No TLS, or no certificate that is accepted here: the client learns it from the alert.
+            # No TLS, no certificate that is accepted here, or already gone: nobody to answer to.
             connection.close()
             return
         writer = asyncio.StreamWriter(transport, protocol, reader, loop)
