@@ -143,8 +143,9 @@ class Incidents(Table):
 
 @dataclass(frozen=True)
 class Paths(Table):
-    """[paths]: where the node's file systems and its bus are seen from here."""
+    """[paths]: where the node's file systems and its bus are seen from here; `root` is where its unit files are."""
 
+    root: str = setting("/", _PATH)
     cgroup: str = setting("/sys/fs/cgroup", _PATH)
     proc: str = setting("/proc", _PATH)
     dev: str = setting("/dev", _PATH)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Optional
 
+from gpuguard.report.metrics import ReloadKind
+
 # A loss that is seen this many seconds after an event is put down to it, not one that is seen later.
 _FRESH = 2.0
 # A reload that has begun and whose end was missed is over some time.
@@ -39,9 +41,9 @@ class Causes:
         """Note that a new process has taken systemd's name on the bus, as a daemon-reexec makes it."""
         self._replaced = True
 
-    def reload_ended(self, now: float) -> str:
+    def reload_ended(self, now: float) -> ReloadKind:
         """Note Reloading(false); return which kind it was: reload or reexec."""
-        kind = "reexec" if self._replaced else "reload"
+        kind: ReloadKind = "reexec" if self._replaced else "reload"
         self._last = (kind, now if self._began is None else self._began, now)
         self._began = None
         self._replaced = False

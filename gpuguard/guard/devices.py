@@ -44,7 +44,8 @@ class GuardedDevices:
         """Return the host's node of an exact rule, such as /dev/nvidia0, or None."""
         if rule.major is None or rule.minor is None:
             return None
-        return self._facts(0).path_of(DeviceNumber(rule.kind, rule.major, rule.minor))
+        number = DeviceNumber(rule.kind, rule.major, rule.minor)
+        return next(iter(self._facts(0).paths_of(number)), None)
 
     def merge(
         self, systemd: int, declared: Declared, wanted: Iterable[Rule]

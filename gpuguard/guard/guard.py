@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
 from typing import Optional
 
-from gpuguard.errors import BusError, CgroupGoneError, CgroupUnreadableError, GpuguardError
+from gpuguard.errors import BusError, CgroupGoneError, CgroupUnreadableError, GpuguardError, LedgerError
 from gpuguard.guard.backoff import Backoff
 from gpuguard.guard.cause import Causes
 from gpuguard.guard.devices import GuardedDevices
@@ -71,6 +71,7 @@ class Guard:
 
     def remember(self) -> None:
         """Take over what the ledger on disk knows. Raises LedgerError."""
+        self.parts.ledger.open()
         entries, complaints = self.parts.ledger.load()
         self._remembered = {entry.inode: entry for entry in entries}
         for path, reason in complaints:
@@ -106,7 +107,7 @@ class Guard:
         """Forget a scope whose control group is not there any more."""
         scope = self.scopes.pop(control_group, None)
         if scope is not None and scope.entitled is not None:
-            self.parts.ledger.forget(scope.target.inode)
+            self._forget(scope)
             self.parts.recorder.gone(scope)
 
     async def _look(self, control_group: str, *, fresh: bool) -> None:
@@ -115,6 +116,7 @@ class Guard:
             return
         await self._remove_left_shield(scope)
         scope.looked_at = time.monotonic()
+        scope.deeds, scope.error = [], None
         ask, second_look = fresh or scope.outdated(scope.looked_at), False
         for _ in range(_MAX_ROUNDS):
             look = self._observe(scope)
@@ -210,13 +212,25 @@ class Guard:
             bare = look.effective is not None and look.effective.unrestricted
             scope.verdict, scope.plan = (Verdict(State.UNRESTRICTED, "no device filter") if bare else None), Plan()
             if before is not None:
-                self.parts.ledger.forget(scope.target.inode)
+                self._forget(scope)
             return False
         if scope.entitled != before:
-            self.parts.ledger.save(scope.entitled)
-            if before is None or (scope.entitled.settled and not before.settled):
-                self.parts.recorder.found(scope)
+            self._keep(scope, scope.entitled)
         return True
+
+    def _keep(self, scope: Scope, entitled: Entitlement) -> None:
+        """Hold on to an entitlement; a ledger that cannot be written does not hinder the guard."""
+        scope.entitled = entitled
+        try:
+            self.parts.ledger.save(entitled)
+        except LedgerError as error:
+            self.parts.recorder.trouble(scope.target.control_group, error)
+
+    def _forget(self, scope: Scope) -> None:
+        try:
+            self.parts.ledger.forget(scope.target.inode)
+        except LedgerError as error:
+            self.parts.recorder.trouble(scope.target.control_group, error)
 
     def _judge(self, scope: Scope, look: Observation, *, second_look: bool) -> None:
         entitled = scope.entitled
@@ -249,8 +263,7 @@ class Guard:
         cause = self.parts.causes.of_loss(scope.target.unit, look.at)
         scope.outage = Outage(max(cause.since or 0.0, scope.whole_at), verdict.lost, cause)
         if not entitled.struck:
-            scope.entitled = replace(entitled, struck=True)
-            self.parts.ledger.save(scope.entitled)
+            self._keep(scope, replace(entitled, struck=True))
 
     async def _ask_systemd(self, scope: Scope) -> bool:
         scope.view = await self.parts.observer.view(scope.target.unit, scope.target.control_group)
@@ -260,6 +273,7 @@ class Guard:
     async def _write(self, scope: Scope) -> bool:
         if not self._may_act(scope):
             return False
+        scope.deeds += [f"write {rule}" for rule in scope.plan.write]
         self._done(scope, await self.parts.mender.write(scope.target, scope.plan.write))
         return True
 
@@ -267,6 +281,7 @@ class Guard:
         """Declare. What systemd answered and still does not declare is not tried again until its own list changes."""
         if not scope.plan.declare or not self._may_act(scope):
             return False
+        scope.deeds += [f"declare {entry}" for entry in scope.plan.declare]
         deed = await self.parts.mender.declare(scope.target, scope.plan.declare)
         scope.futile = look.declared if deed.answered else None
         self._done(scope, deed)
@@ -283,4 +298,5 @@ class Guard:
 
     def _done(self, scope: Scope, deed: Deed) -> None:
         scope.backoff.repaired(scope.looked_at)
+        scope.error = deed.error
         self.parts.recorder.done(scope, deed)

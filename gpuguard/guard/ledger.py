@@ -24,17 +24,27 @@ _MAX_BYTES = 1 << 20
 
 
 class Ledger:
-    """Entitlements by cgroup inode, in the directory `run`/ledger. `boot` is this boot's id."""
+    """Entitlements by cgroup inode, in the directory `run`/ledger. `boot` is this boot's id.
 
-    def __init__(self, run: Path, boot: str) -> None:
+    Unless `writable` it changes nothing on disk, and what is saved is lost.
+    """
+
+    def __init__(self, run: Path, boot: str, *, writable: bool) -> None:
         self._directory = run / "ledger"
         self._boot = boot
+        self._writable = writable
 
     def open(self) -> None:
-        """Make the directory. Raises LedgerError where anybody else could write what we would believe."""
+        """Make the directory; one that is only read need not be there.
+
+        Raises LedgerError where anybody else could write what we would believe.
+        """
         try:
-            self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+            if self._writable:
+                self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
             status = self._directory.lstat()
+        except FileNotFoundError:
+            return
         except OSError as error:
             raise LedgerError(f"{self._directory}: cannot make the ledger: {error.strerror}") from error
         if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid() or status.st_mode & 0o022:
@@ -53,6 +63,8 @@ class Ledger:
 
     def save(self, entry: Entitlement) -> None:
         """Write one entitlement in the place of an older one. Raises LedgerError."""
+        if not self._writable:
+            return
         path = self._path(entry.inode)
         beside = path.with_suffix(".new")
         try:
@@ -63,6 +75,8 @@ class Ledger:
 
     def forget(self, inode: int) -> None:
         """Remove what is known of a scope that is gone. Raises LedgerError."""
+        if not self._writable:
+            return
         try:
             self._path(inode).unlink(missing_ok=True)
         except OSError as error:
@@ -81,7 +95,7 @@ class Ledger:
         for path in paths:
             if path.suffix == ".json":
                 yield path
-            elif path.suffix == ".new":
+            elif path.suffix == ".new" and self._writable:
                 with contextlib.suppress(OSError):  # what a crash left half written says nothing
                     path.unlink()
 
@@ -90,8 +104,9 @@ class Ledger:
             return self._read(path)
         except (OSError, ValueError, LedgerError) as error:
             complaints.append((str(path), str(error)))
-            with contextlib.suppress(OSError):  # it is not believed, wherever it lies
-                path.replace(path.with_suffix(".damaged"))
+            if self._writable:
+                with contextlib.suppress(OSError):  # it is not believed, wherever it lies
+                    path.replace(path.with_suffix(".damaged"))
             return None
 
     def _encode(self, entry: Entitlement) -> dict[str, Any]:
@@ -118,7 +133,8 @@ class Ledger:
         if not isinstance(document, dict) or document.get("version") != VERSION:
             raise LedgerError(f"want a version {VERSION} entry")
         if document.get("boot") != self._boot:
-            path.unlink()
+            if self._writable:
+                path.unlink()
             return None
         entry = decode(document)
         if path.name != f"{entry.inode}.json":

@@ -12,6 +12,7 @@ from gpuguard.errors import BusError, BusTimeoutError, BusUnavailableError, Cgro
 from gpuguard.kernel.devices_v1 import DevicesV1
 from gpuguard.model.rule import Rule
 from gpuguard.model.unit import DeviceAllow
+from gpuguard.report.metrics import Method, Result
 from gpuguard.systemd.link import Link
 
 # A read can fall between systemd's deny-all and its allows: 66 to 198 µs were measured for those.
@@ -36,13 +37,13 @@ class Deed:
     systemd it is unknown what it did or will do.
     """
 
-    method: str
+    method: Method
     seconds: float
     error: Optional[str] = None
     answered: bool = True
 
     @property
-    def result(self) -> str:
+    def result(self) -> Result:
         """The word for the metric: ok or failed."""
         return "ok" if self.error is None else "failed"
 

@@ -9,7 +9,7 @@ from typing import Optional
 from gpuguard.errors import BusError, GpuguardError, NoSuchUnitError
 from gpuguard.kernel.procfs import Host
 from gpuguard.model.deviceallow import NodeFacts, declared_rules, paths_to_look_up
-from gpuguard.model.fragment import read_fragments
+from gpuguard.model.fragment import parse_fragments
 from gpuguard.model.majors import DeviceNumber, Majors
 from gpuguard.model.observation import Declared
 from gpuguard.model.ruleset import RuleSet
@@ -81,7 +81,7 @@ class SystemdObserver:
         disk = None
         if properties.need_daemon_reload:
             files = texts(properties.fragment, properties.name, self._root)
-            disk = self._rules(*read_fragments(properties.name, (file.text for file in files)))
+            disk = self._rules(*parse_fragments(properties.name, (file.text for file in files)))
         return Declared(memory, disk, properties.policy, properties.device_allow)
 
     def _rules(self, policy: DevicePolicy, entries: Iterable[DeviceAllow]) -> RuleSet:

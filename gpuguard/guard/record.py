@@ -42,11 +42,7 @@ class Recorder:
     node_of: Callable[[Rule], Optional[str]]
     _told: dict[int, _Told] = field(default_factory=dict)
     _troubles: dict[str, str] = field(default_factory=dict)
-
-    def found(self, scope: Scope) -> None:
-        """Tell that a GPU container is guarded from now on."""
-        rules = scope.entitled.rules if scope.entitled is not None else ()
-        emit(self.log, KINDS.found, **self._fields(scope), devices=self._names(rules))
+    _down: set[str] = field(default_factory=set)
 
     def gone(self, scope: Scope) -> None:
         """Tell that a guarded container has ended."""
@@ -118,8 +114,11 @@ class Recorder:
     def judged(self, scope: Scope, now: float) -> None:
         """Tell what is new about a scope when a look is over."""
         verdict, told = scope.verdict, self._of(scope)
-        if verdict is None:
+        entitled = scope.entitled
+        if verdict is None or entitled is None:
             return
+        if entitled.settled and told.state in {None, State.SETTLING}:
+            emit(self.log, KINDS.found, **self._fields(scope), devices=self._names(entitled.rules))
         if scope.outage is not None:
             self._lost(scope, scope.outage)
         if told.fighting and scope.backoff.may_repair(now):
@@ -150,6 +149,19 @@ class Recorder:
                 self.metrics.drift("at_risk", "unknown", None)
             kind = KINDS.declare_failed if scope.futile is not None or scope.plan.undeclarable else KINDS.at_risk
             emit(self.log, kind, **self._fields(scope), devices=self._names(verdict.at_risk), reason=scope.reason)
+
+    def source_up(self, source: str) -> None:
+        """Tell that an event source works."""
+        self.metrics.source_up(source, up=True)
+        if source in self._down:
+            self._down.discard(source)
+            emit(self.log, KINDS.source_up, source=source)
+
+    def source_down(self, source: str, reason: str) -> None:
+        """Tell that an event source works no more."""
+        self.metrics.source_up(source, up=False)
+        self._down.add(source)
+        emit(self.log, KINDS.source_down, source=source, reason=reason)
 
     def shield_removed(self, scope: Scope) -> None:
         """Tell that a shield that nobody held up any more is gone."""

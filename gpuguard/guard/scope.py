@@ -36,7 +36,8 @@ class Scope:
     """One scope, known by its cgroup's inode. Times are seconds of CLOCK_MONOTONIC.
 
     `futile` is what systemd declared when a declaration was last tried in vain. `whole_at` is when
-    the scope was last seen with all its rules, `looked_at` when the last look began.
+    the scope was last seen with all its rules, `looked_at` when the last look began; `deeds` and
+    `error` are what that look did and what failed of it.
     """
 
     target: Target
@@ -50,6 +51,8 @@ class Scope:
     plan: Plan = field(default_factory=Plan)
     futile: Optional[Declared] = None
     outage: Optional[Outage] = None
+    deeds: list[str] = field(default_factory=list)
+    error: Optional[str] = None
     whole_at: float = 0.0
     looked_at: float = 0.0
 

@@ -19,6 +19,13 @@ def statuses(scopes: Iterable[Scope], node_of: Callable[[Rule], Optional[str]]) 
     return tuple(sorted(known, key=lambda status: status.cgroup))
 
 
+def summary(scopes: Iterable[Scope]) -> str:
+    """Return the number of containers in each state, the gravest first, in one line."""
+    states = [scope.state for scope in scopes if scope.entitled is not None]
+    counts = [f"{states.count(state)} {state.value}" for state in State if state in states]
+    return "GPU containers: " + (", ".join(counts) or "none")
+
+
 def _status(scope: Scope, state: State, node_of: Callable[[Rule], Optional[str]]) -> ContainerStatus:
     verdict, entitled = scope.verdict, scope.entitled
     rules = sorted(entitled.rules, key=lambda rule: rule.sort_key) if entitled is not None else []

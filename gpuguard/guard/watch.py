@@ -31,6 +31,11 @@ class Watch:
         finally:
             del self._tasks[control_group]
 
+    async def looked(self, control_group: str) -> None:
+        """Ask for a fresh look at a scope and wait until it is over."""
+        self.want(control_group, fresh=True)
+        await asyncio.wait([self._tasks[control_group]])
+
     async def idle(self) -> None:
         """Wait until all that was wanted so far has been looked at."""
         while self._tasks:

@@ -1,0 +1,82 @@
+"""Put the guard together for one set of settings."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from structlog.typing import FilteringBoundLogger
+
+from gpuguard.config import Settings
+from gpuguard.errors import CgroupUnreadableError
+from gpuguard.guard.cause import Causes
+from gpuguard.guard.devices import GuardedDevices
+from gpuguard.guard.guard import Guard, Parts, Policy
+from gpuguard.guard.ledger import Ledger
+from gpuguard.guard.mend import Mender
+from gpuguard.guard.observe import SystemdObserver
+from gpuguard.guard.record import Recorder
+from gpuguard.guard.units import Units
+from gpuguard.guard.watch import Watch
+from gpuguard.kernel.devices_v1 import DevicesV1
+from gpuguard.kernel.mode import CgroupMode, detect
+from gpuguard.kernel.procfs import Host
+from gpuguard.report.metrics import Metrics
+from gpuguard.systemd.link import Link
+
+
+@dataclass(frozen=True)
+class Assembly:
+    """A guard and what it stands on."""
+
+    guard: Guard
+    watch: Watch
+    host: Host
+    link: Link
+
+    async def close(self) -> None:
+        """Stop the looks under way and close the connection."""
+        await self.watch.close()
+        await self.link.close()
+
+
+def assemble(  # noqa: PLR0913 - each is a fact of its own
+    settings: Settings, metrics: Metrics, log: FilteringBoundLogger, *, enforce: bool, settle: float, writable: bool
+) -> Assembly:
+    """Build a guard that knows the ledger but has not looked at anything; call it inside the running loop.
+
+    `writable`: it may change the ledger. Raises CgroupUnreadableError, LedgerError.
+    """
+    paths = settings.paths
+    mode = detect(Path(paths.cgroup))
+    if mode is not CgroupMode.V1:
+        raise CgroupUnreadableError(
+            f"{paths.cgroup}: this node gates devices on cgroup v2, which this version of gpuguard cannot read yet"
+        )
+    host = Host(Path(paths.proc), Path(paths.dev))
+    guarded = GuardedDevices(settings.devices, host)
+    guarded.refresh()
+    link = Link(paths.bus)
+    devices = DevicesV1(Path(paths.cgroup) / "devices")
+    ledger = Ledger(Path(paths.run), host.boot_id(), writable=writable)
+    parts = Parts(
+        devices=devices,
+        units=Units(settings.scopes),
+        observer=SystemdObserver(link, host, paths.root),
+        mender=Mender(devices, link),
+        guarded=guarded,
+        ledger=ledger,
+        recorder=Recorder(metrics, log, guarded.node_of),
+        causes=Causes(),
+    )
+    policy = Policy(
+        enforce=enforce,
+        protect=settings.guard.declare,
+        settle=settle,
+        max_repairs=settings.backoff.max_repairs,
+        window=settings.backoff.window,
+        pause=settings.backoff.pause,
+    )
+    guard = Guard(parts, policy)
+    guard.remember()
+    return Assembly(guard, Watch(guard.look), host, link)

@@ -1,0 +1,75 @@
+"""The source that needs nothing and nobody: rounds over all scopes, quick ones while something is settling."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from typing import Optional
+
+from gpuguard.errors import CgroupUnreadableError
+from gpuguard.guard.guard import Guard
+from gpuguard.guard.watch import Watch
+
+CLOCK = "clock"
+# While a container starts its rules come in one by one, within milliseconds.
+_QUICK = 0.1
+_LATE_SECONDS = 15.0
+_LATE_ROUNDS = 3.0
+
+
+class Clock:
+    """Finds new scopes, looks closer at those that changed, and forgets those that are gone."""
+
+    def __init__(self, guard: Guard, watch: Watch, interval: float, settle: float) -> None:
+        self._guard = guard
+        self._watch = watch
+        self._interval = interval
+        self._linger = settle + 2.0
+        self._quick_until = 0.0
+        self._hurried = asyncio.Event()
+        self._last_round = time.monotonic()
+
+    def late(self) -> Optional[str]:
+        """Say since when no round was made, None while they are made in time."""
+        silent = time.monotonic() - self._last_round
+        if silent <= max(_LATE_SECONDS, _LATE_ROUNDS * self._interval):
+            return None
+        return f"no look at the containers for {silent:.0f} s"
+
+    def hurry(self) -> None:
+        """Begin quick rounds: something is starting, or a source had a gap."""
+        self._quick_until = time.monotonic() + self._linger
+        self._hurried.set()
+
+    async def run(self) -> None:
+        """Make rounds until cancelled."""
+        while True:
+            begin = time.monotonic()
+            self.round()
+            self._last_round = time.monotonic()
+            self._guard.parts.recorder.metrics.source_event(CLOCK)
+            self._guard.parts.recorder.metrics.poll(self._last_round - begin)
+            await self._rest()
+
+    def round(self) -> None:
+        """Find the scopes that are there, and ask for a look at each that may have changed."""
+        parts = self._guard.parts
+        try:
+            parts.guarded.refresh()
+            present = set(parts.devices.units(parts.units.wanted))
+        except CgroupUnreadableError as error:
+            parts.recorder.trouble("/", error)
+            return
+        for control_group in present | self._guard.scopes.keys():
+            if not self._guard.calm(control_group):
+                self._watch.want(control_group, fresh=False)
+
+    async def _rest(self) -> None:
+        settling = any(scope.settling for scope in self._guard.scopes.values())
+        if settling or time.monotonic() < self._quick_until:
+            await asyncio.sleep(min(_QUICK, self._interval))
+            return
+        self._hurried.clear()
+        with contextlib.suppress(asyncio.TimeoutError):
+            await asyncio.wait_for(self._hurried.wait(), self._interval)

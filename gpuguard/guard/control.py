@@ -1,0 +1,129 @@
+"""The daemon's control socket: commands that change something ask the daemon, if one runs, to do it.
+
+One JSON document in one line each way. The socket lies in the run directory and is root's alone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, Union
+
+from gpuguard.errors import GpuguardError, NotFoundError
+from gpuguard.model.reports import ReleaseReport, Repair, RepairReport
+from gpuguard.model.state import State
+
+SOCKET = "control.sock"
+_MAX_LINE = 1 << 20
+_REQUEST_TIME = 5.0
+# A repair of all containers waits for systemd, which may be busy.
+_ANSWER_TIME = 300.0
+
+Report = Union[RepairReport, ReleaseReport]
+Answer = Callable[[dict[str, Any]], Awaitable[Report]]
+
+
+class ControlServer:
+    """Answers requests on the control socket with `answer`, which may raise GpuguardError."""
+
+    def __init__(self, run: Path, answer: Answer) -> None:
+        self._path = run / SOCKET
+        self._answer = answer
+        self._server: asyncio.AbstractServer | None = None
+
+    async def start(self) -> None:
+        """Listen; whoever holds the guard's lock may take the place of a socket that was left behind."""
+        self._path.unlink(missing_ok=True)
+        try:
+            self._server = await asyncio.start_unix_server(self._serve, str(self._path), limit=_MAX_LINE, backlog=8)
+            self._path.chmod(0o600)
+        except OSError as error:
+            raise GpuguardError(f"{self._path}: cannot listen: {error.strerror}") from error
+
+    async def stop(self) -> None:
+        """Stop listening and remove the socket."""
+        if self._server is not None:
+            self._server.close()
+            self._path.unlink(missing_ok=True)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            line = await asyncio.wait_for(reader.readline(), _REQUEST_TIME)
+            writer.write(json.dumps(await self._respond(line)).encode() + b"\n")
+            await asyncio.wait_for(writer.drain(), _REQUEST_TIME)
+        except (OSError, ValueError, asyncio.TimeoutError):
+            return  # a client that does not ask, or does not listen, gets no answer
+        finally:
+            writer.close()
+
+    async def _respond(self, line: bytes) -> dict[str, Any]:
+        try:
+            return {"report": asdict(await self._answer(json.loads(line)))}
+        except NotFoundError as error:
+            return {"not_found": str(error)}
+        except (GpuguardError, ValueError, TypeError, LookupError, AttributeError) as error:
+            return {"error": str(error)}  # also what a request that is not ours makes of the verbs
+
+
+async def daemon_runs(run: Path) -> bool:
+    """Whether a daemon listens on the control socket."""
+    try:
+        _, writer = await asyncio.open_unix_connection(str(run / SOCKET))
+    except OSError:
+        return False
+    writer.close()
+    with contextlib.suppress(OSError):
+        await writer.wait_closed()
+    return True
+
+
+async def repair(run: Path, names: Sequence[str]) -> RepairReport:
+    """Have the daemon repair. Raises GpuguardError."""
+    report = await _ask(run, {"verb": "repair", "names": list(names)})
+    return RepairReport(
+        report["dry_run"],
+        tuple(
+            Repair(
+                scope=row["scope"],
+                id=row["id"],
+                before=State(row["before"]),
+                after=State(row["after"]),
+                deeds=tuple(row["deeds"]),
+                error=row["error"],
+            )
+            for row in report["repairs"]
+        ),
+    )
+
+
+async def release(run: Path, name: str, devices: Sequence[str]) -> ReleaseReport:
+    """Have the daemon release devices. Raises GpuguardError."""
+    report = await _ask(run, {"verb": "release", "name": name, "devices": list(devices)})
+    return ReleaseReport(
+        report["scope"],
+        report["id"],
+        tuple(report["devices"]),
+        tuple(report["effective"]),
+        tuple(report["declared"]),
+    )
+
+
+async def _ask(run: Path, request: dict[str, Any]) -> Any:  # noqa: ANN401 - a JSON document
+    try:
+        reader, writer = await asyncio.open_unix_connection(str(run / SOCKET), limit=_MAX_LINE)
+        try:
+            writer.write(json.dumps(request).encode() + b"\n")
+            answer = json.loads(await asyncio.wait_for(reader.readline(), _ANSWER_TIME))
+        finally:
+            writer.close()
+    except (OSError, ValueError, asyncio.TimeoutError) as error:
+        raise GpuguardError(f"{run / SOCKET}: the daemon does not answer: {error or 'time is up'}") from error
+    if "not_found" in answer:
+        raise NotFoundError(answer["not_found"])
+    if "report" not in answer:
+        raise GpuguardError(f"the daemon answers: {answer.get('error')}")
+    return answer["report"]

@@ -1,0 +1,107 @@
+"""Turn what the event sources say into looks. Sources never decide; each can fail alone."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from pathlib import PurePosixPath
+
+from gpuguard.guard.clock import Clock
+from gpuguard.guard.guard import Guard
+from gpuguard.guard.watch import Watch
+from gpuguard.systemd import events
+
+# The monitor shows a call before systemd has carried it out, which takes it a millisecond or, when it
+# is busy, seconds. What happens later than that the clock sees.
+_AFTER_CALL = (0.02, 0.2, 1.0)
+
+
+class Listener:
+    """Takes events, and asks the watch for looks at the scopes that they concern."""
+
+    def __init__(self, guard: Guard, watch: Watch, clock: Clock) -> None:
+        self._guard = guard
+        self._watch = watch
+        self._clock = clock
+        self._follow_up: dict[str, list[asyncio.TimerHandle]] = {}
+
+    def take(self, event: events.Event) -> None:
+        """Take one event. Does not block and does not raise."""
+        if isinstance(event, (events.SourceUp, events.SourceDown)):
+            self._source(event)
+        elif isinstance(event, events.Called):
+            self._guard.parts.recorder.metrics.source_event(events.MONITOR)
+            self._called(event)
+        elif isinstance(event, (events.UnitNew, events.UnitRemoved)):
+            self._guard.parts.recorder.metrics.source_event(events.UNITS)
+            self._unit(event)
+        else:
+            self._guard.parts.recorder.metrics.source_event(events.SIGNALS)
+            self._manager(event)
+
+    def close(self) -> None:
+        """Drop the looks that are still to come."""
+        for handles in self._follow_up.values():
+            for handle in handles:
+                handle.cancel()
+        self._follow_up.clear()
+
+    def look_at_all(self) -> None:
+        """Ask for a look at every scope, whatever is remembered."""
+        for control_group in list(self._guard.scopes):
+            self._watch.want(control_group, fresh=True)
+
+    def _manager(self, event: events.Event) -> None:
+        now, causes = time.monotonic(), self._guard.parts.causes
+        if isinstance(event, events.ManagerReplaced):
+            causes.manager_replaced()
+        elif isinstance(event, events.Reloading) and event.active:
+            causes.reload_began(now)
+        elif isinstance(event, events.Reloading):
+            # Sent after the device lists were rewritten (systemd's manager_dispatch_dbus_queue).
+            self._guard.parts.recorder.metrics.reload(causes.reload_ended(now))
+            self.look_at_all()
+
+    def _unit(self, event: events.Event) -> None:
+        """See a unit come or go. During a reload every unit does, and only one not yet known is news."""
+        if isinstance(event, events.UnitNew):
+            if not self._known(event.name):
+                self._clock.hurry()
+        elif isinstance(event, events.UnitRemoved) and not self._guard.parts.causes.reloading(time.monotonic()):
+            for control_group in self._known(event.name):
+                self._watch.want(control_group, fresh=False)
+
+    def _called(self, event: events.Called) -> None:
+        if event.unit is None:
+            return
+        if event.member == "StartTransientUnit":
+            self._clock.hurry()
+        elif event.member == "SetUnitProperties" and event.unit:
+            self._guard.parts.causes.property_set(event.unit, time.monotonic())
+            for control_group in self._known(event.unit):
+                self._look_soon(control_group)
+
+    def _look_soon(self, control_group: str) -> None:
+        for handle in self._follow_up.pop(control_group, ()):
+            handle.cancel()
+        loop = asyncio.get_running_loop()
+        self._follow_up[control_group] = [
+            loop.call_later(delay, self._followed_up, control_group, delay) for delay in _AFTER_CALL
+        ]
+
+    def _followed_up(self, control_group: str, delay: float) -> None:
+        if delay == _AFTER_CALL[-1]:
+            self._follow_up.pop(control_group, None)
+        self._watch.want(control_group, fresh=True)
+
+    def _known(self, unit: str) -> list[str]:
+        return [group for group in self._guard.scopes if PurePosixPath(group).name == unit]
+
+    def _source(self, event: events.Event) -> None:
+        recorder = self._guard.parts.recorder
+        if isinstance(event, events.SourceUp):
+            recorder.source_up(event.source)
+            self._clock.hurry()
+            self.look_at_all()
+        elif isinstance(event, events.SourceDown):
+            recorder.source_down(event.source, event.reason)

@@ -1,0 +1,125 @@
+"""What an operator asks of the guard: repair now, release a device."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Union
+
+from gpuguard.errors import GpuguardError, NotFoundError
+from gpuguard.guard.build import Assembly
+from gpuguard.guard.guard import Guard
+from gpuguard.guard.scope import Scope
+from gpuguard.guard.watch import Watch
+from gpuguard.kernel.procfs import Host
+from gpuguard.model.entitlement import release as without
+from gpuguard.model.reports import ReleaseReport, Repair, RepairReport
+from gpuguard.model.rule import Rule
+from gpuguard.model.state import State
+
+# docker ps and crictl ps print 12 digits of an id.
+_SHORTEST_ID = 12
+
+
+class Desk:
+    """Answers what commands ask of a running daemon."""
+
+    def __init__(self, assembly: Assembly, *, enforce: bool) -> None:
+        self._assembly = assembly
+        self._enforce = enforce
+
+    async def answer(self, request: Mapping[str, Any]) -> Union[RepairReport, ReleaseReport]:
+        """Do what one request of control.py asks. Raises GpuguardError."""
+        guard, verb = self._assembly.guard, request.get("verb")
+        if verb == "release":
+            name, devices = request["name"], request["devices"]
+            return release(guard, self._assembly.host, str(name), [str(device) for device in devices])
+        if verb == "repair" and not self._enforce:
+            raise GpuguardError("the daemon runs in observe mode and changes nothing: [guard] mode")
+        if verb == "repair":
+            names = [str(name) for name in request["names"]]
+            return await repair(guard, self._assembly.watch, names, dry_run=False)
+        raise GpuguardError(f"unknown request {verb!r}")
+
+
+def find(guard: Guard, name: str) -> Scope:
+    """Return the scope that a scope's name, an id or the first 12 digits of an id mean. Raises NotFoundError."""
+    guarded = [scope for scope in guard.scopes.values() if scope.state is not None]
+    for scope in guarded:
+        if name in {scope.target.unit, scope.container.id}:
+            return scope
+    if len(name) >= _SHORTEST_ID:
+        matches = [scope for scope in guarded if scope.container.id.startswith(name)]
+        if len(matches) == 1:
+            return matches[0]
+        if matches:
+            raise NotFoundError(f"{name}: more than one GPU container begins with this id; give all of it")
+    raise NotFoundError(f"{name}: no GPU container of this id or scope; `gpuguard status --all` lists them")
+
+
+async def repair(guard: Guard, watch: Watch, names: Sequence[str], *, dry_run: bool) -> RepairReport:
+    """Look at the named scopes, or at all, whatever the back-off says, and tell what came of it.
+
+    Raises NotFoundError before anything is done.
+    """
+    scopes = [find(guard, name) for name in names] if names else list(guard.scopes.values())
+    repairs = []
+    for scope in scopes:
+        before = scope.state
+        if before is None:
+            continue
+        scope.backoff.until = 0.0
+        scope.deeds.clear()
+        await watch.looked(scope.target.control_group)
+        repairs.append(_repair(scope, before, dry_run=dry_run))
+    return RepairReport(dry_run, tuple(repairs))
+
+
+def _repair(scope: Scope, before: State, *, dry_run: bool) -> Repair:
+    after = scope.state or before
+    deeds, error = list(scope.deeds), scope.error
+    if dry_run:
+        deeds = [f"write {rule}" for rule in scope.plan.write]
+        deeds += [f"declare {entry}" for entry in scope.plan.declare]
+    elif error is None and after not in {State.PROTECTED, State.UNRESTRICTED}:
+        error = scope.reason or f"still {after.value}"
+    return Repair(scope.target.unit, scope.container.id, before, after, tuple(deeds), error)
+
+
+def release(guard: Guard, host: Host, name: str, devices: Sequence[str]) -> ReleaseReport:
+    """Forget that a container is entitled to some devices, or to all of them. Raises NotFoundError, LedgerError."""
+    scope = find(guard, name)
+    entitled = scope.entitled
+    if entitled is None:
+        raise NotFoundError(f"{name}: has no devices that could be released")
+    wanted = {_device(host, device) for device in devices} or {rule.device for rule in entitled.rules}
+    rules = frozenset(rule for rule in entitled.rules if rule.device in wanted)
+    if len({rule.device for rule in rules}) < len(wanted):
+        has = ", ".join(sorted(rule.device for rule in entitled.rules)) or "nothing"
+        raise NotFoundError(f"{name}: is not entitled to all of {', '.join(sorted(wanted))}; it is entitled to {has}")
+    scope.entitled = without(entitled, frozenset(wanted))
+    guard.parts.ledger.save(scope.entitled)
+    guard.parts.recorder.released(scope, rules)
+    declared = scope.view.declared if scope.view is not None else None
+    return ReleaseReport(
+        scope=scope.target.unit,
+        id=scope.container.id,
+        devices=_texts(rules),
+        effective=_texts(rule for rule in rules if scope.effective is not None and scope.effective.covers(rule)),
+        declared=_texts(rule for rule in rules if declared is not None and declared.covers(rule)),
+    )
+
+
+def _device(host: Host, text: str) -> str:
+    """Turn "/dev/nvidia0", "c 195:0" or "195:0" into "c 195:0"."""
+    number = host.number(text)
+    if number is not None:
+        return "{} {}:{}".format(*number)
+    match = re.fullmatch(r"(?:([cb]) )?((?:\d+|\*):(?:\d+|\*))", text, re.ASCII)
+    if match is None:
+        raise NotFoundError(f"{text}: neither a device node on this host nor a number such as 'c 195:0'")
+    return f"{match[1] or 'c'} {match[2]}"
+
+
+def _texts(rules: Iterable[Rule]) -> tuple[str, ...]:
+    return tuple(str(rule) for rule in sorted(rules, key=lambda rule: rule.sort_key))

@@ -1,0 +1,47 @@
+"""What the commands that change something have to tell."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Optional
+
+from gpuguard.model.state import State
+
+
+@dataclass(frozen=True)
+class Repair:
+    """One container: its state before and after, what was done (or would be), and what went wrong."""
+
+    scope: str
+    id: str
+    before: State
+    after: State
+    deeds: tuple[str, ...] = ()
+    error: Optional[str] = None
+
+    @property
+    def settled(self) -> bool:
+        """Whether nothing is left to do for it."""
+        return self.error is None and self.after in {State.PROTECTED, State.UNRESTRICTED}
+
+
+@dataclass(frozen=True)
+class RepairReport:
+    """The repair of some or all containers."""
+
+    dry_run: bool
+    repairs: tuple[Repair, ...] = ()
+
+
+@dataclass(frozen=True)
+class ReleaseReport:
+    """Devices that a container is no longer entitled to.
+
+    `effective` is what it may still use, `declared` what systemd would still give back.
+    """
+
+    scope: str
+    id: str
+    devices: tuple[str, ...]
+    effective: tuple[str, ...] = ()
+    declared: tuple[str, ...] = ()
