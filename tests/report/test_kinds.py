@@ -1,0 +1,122 @@
+"""The table of kinds: its ids, and what its messages say."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+import structlog
+from structlog.testing import capture_logs
+
+from gpuguard.report.kinds import KINDS, emit
+
+TRAINER = {
+    "scope": "docker-3f2a.scope",
+    "name": "trainer",
+    "runtime": "docker",
+    "container": "3f2a9c81b2d4" + "0" * 52,
+    "devices": ("/dev/nvidia0", "/dev/nvidiactl"),
+    "writer": "systemd",
+    "writer_pid": 1,
+    "cause": "reload",
+}
+WHO = "trainer (docker 3f2a9c81b2d4)"
+WHAT = "/dev/nvidia0, /dev/nvidiactl"
+
+# A literal copy: people's filters hold these ids, so none of them may ever change.
+IDS = {
+    "started": "e0bbfad66a5f48d59ac4816d395781f3",
+    "stopped": "ff62d99d3eb34699a4b7de9d141cf33f",
+    "config_reloaded": "0f59419f1e74436ba7c5d4bc08bb6523",
+    "config_rejected": "c526418d45d941deac913fe320635113",
+    "found": "4ea1164626f543bcac86b4162088f57f",
+    "gone": "9c71d35544524ce1996536d60f3d9fec",
+    "lost": "e3365244e0a945beb287b1643e4efd3a",
+    "repaired": "28f0251adf0b43eabcc26f8d8fa48a2d",
+    "repair_failed": "9638a8f66d684c218d79e52161898130",
+    "declared": "49f088808dd844bc9fd0f52c88954a68",
+    "declare_failed": "aac19b1db6fb47a489fb53f0395aef34",
+    "at_risk": "63e3b7eab0e040a4a1c1da1111506194",
+    "excess": "044b718b749841739e8c9f23f24584f5",
+    "fight": "f12d0a0755a3493f8cd79600ae38442c",
+    "fight_over": "572e4515abdc48ac8f69f27f1e5ba794",
+    "released": "6ba32e6678e84b22a0bc624f96271aa2",
+    "source_down": "501d93d29de94f9da6f08b21b5c8f766",
+    "source_up": "402b408420774034858a9761a87e276d",
+    "ledger_damaged": "4f16d958e03b4132ab060f7e8f58083a",
+    "blind": "2d4167e63f1e4853940820595f9ee27e",
+    "observed": "b9e9866cdb82493c82b0786c0a1c0669",
+}
+
+
+def test_ids() -> None:
+    """Each kind has its own id of 128 bits, and the one that it always had."""
+    assert {kind.name: kind.message_id for kind in KINDS} == IDS
+    assert all(re.fullmatch("[0-9a-f]{32}", message_id) for message_id in IDS.values())
+    assert len(set(IDS.values())) == len(IDS)
+
+
+@pytest.mark.parametrize(
+    ("kind", "more", "message"),
+    [
+        (
+            KINDS.lost,
+            {},
+            f"{WHO}: GPU access lost: {WHAT} taken away by systemd (daemon-reload)",
+        ),
+        (
+            KINDS.repaired,
+            {"outage_usec": 3000},
+            f"{WHO}: GPU access restored after 3.0 ms: {WHAT} had been taken away by systemd (daemon-reload)",
+        ),
+        (
+            KINDS.repair_failed,
+            {"reason": "kubepods.slice denies c 195:0"},
+            f"{WHO}: GPU access could not be restored: {WHAT}: kubepods.slice denies c 195:0",
+        ),
+        (
+            KINDS.fight,
+            {"writer": "agent", "writer_pid": 77, "cause": "unknown", "pause": "30 s"},
+            f"{WHO}: {WHAT} taken away again and again by agent (pid 77): no repair for 30 s",
+        ),
+        (
+            KINDS.started,
+            {"version": "1.0", "mode": "enforce", "cgroup": "v1", "systemd": 252},
+            "gpuguard 1.0 started in enforce mode: cgroup v1, systemd 252",
+        ),
+    ],
+)
+def test_messages(kind: KINDS, more: dict[str, object], message: str) -> None:
+    """The message alone tells what happened, to whom, by whom, and that it is over."""
+    assert kind.message({**TRAINER, **more}) == message
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_kind_speaks(kind: KINDS) -> None:
+    """No kind fails for want of a field, and its level is one that a logger has."""
+    message = kind.message({})
+    assert message.isprintable()
+    assert kind.level in {"info", "warning", "error"}
+
+
+@pytest.mark.parametrize(
+    ("trouble", "end"),
+    [(KINDS.lost, KINDS.repaired), (KINDS.fight, KINDS.fight_over), (KINDS.source_down, KINDS.source_up)],
+)
+def test_no_filter_shows_a_trouble_without_its_end(trouble: KINDS, end: KINDS) -> None:
+    """The end of a trouble is told at the level of its beginning."""
+    assert trouble.level == end.level
+
+
+def test_emit() -> None:
+    """An event goes to the log at its kind's level, with its kind and its fields; those that are None are left out."""
+    with capture_logs() as logs:
+        emit(structlog.get_logger(), KINDS.gone, name="trainer", pod=None)
+    assert logs == [
+        {
+            "event": "trainer: has ended and is no longer guarded",
+            "kind": "gone",
+            "name": "trainer",
+            "log_level": "info",
+        }
+    ]

@@ -1,0 +1,93 @@
+"""Who, what, by whom and for how long, in words."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpuguard.model.rule import Rule
+from gpuguard.model.state import State
+from gpuguard.report.phrases import Phrases, elapsed
+
+
+@pytest.mark.parametrize(
+    ("usec", "words"),
+    [
+        (0, "0 µs"),
+        (850, "850 µs"),
+        (3120, "3.1 ms"),
+        (42_400, "42 ms"),
+        (2_460_000, "2.5 s"),
+        (59_000_000, "59 s"),
+        (200_000_000, "3 min 20 s"),
+        (7_500_000_000, "2 h 5 min"),
+    ],
+)
+def test_elapsed(usec: int, words: str) -> None:
+    """A time in the unit that people would choose, with as many digits as matter."""
+    assert elapsed(usec) == words
+
+
+@pytest.mark.parametrize(
+    ("fields", "who"),
+    [
+        (
+            {"name": "trainer", "runtime": "docker", "container": "3f2a9c81b2d4" + "0" * 52},
+            "trainer (docker 3f2a9c81b2d4)",
+        ),
+        (
+            {"namespace": "ml", "pod": "train-0", "name": "main", "runtime": "containerd", "container": "ab"},
+            "ml/train-0/main (containerd ab)",
+        ),
+        ({"runtime": "podman", "container": "ab", "name": None}, "podman ab"),
+        ({"scope": "ollama.service"}, "ollama.service"),
+        ({}, "a container"),
+    ],
+)
+def test_who(fields: dict[str, Any], who: str) -> None:
+    """A container is called by its name, with runtime and the short id that docker ps shows; else by what is known."""
+    assert Phrases(fields)["who"] == who
+
+
+@pytest.mark.parametrize(
+    ("fields", "by"),
+    [
+        ({"writer": "systemd", "writer_pid": 1, "cause": "reload"}, "by systemd (daemon-reload)"),
+        ({"writer": "runc", "writer_pid": 4711, "cause": "runtime"}, "by runc (pid 4711, container update)"),
+        ({"writer": "bash", "writer_pid": 99}, "by bash (pid 99)"),
+        ({"cause": "property"}, "by an unknown program (set-property)"),
+        ({"cause": "unknown", "writer": None}, "by an unknown program"),
+    ],
+)
+def test_by(fields: dict[str, Any], by: str) -> None:
+    """The culprit with what is known of it; what is not known is said, not guessed."""
+    assert Phrases(fields)["by"] == by
+
+
+def test_devices() -> None:
+    """Devices are listed, rules as rules; of very many only the first, with the number of the others."""
+    assert Phrases({"devices": ("/dev/nvidia0", Rule.parse("c 195:1 rw"))})["devices"] == "/dev/nvidia0, c 195:1 rw"
+    assert Phrases({"devices": [f"/dev/nvidia{n}" for n in range(100)]})["devices"].endswith("/dev/nvidia15, 84 more")
+    assert Phrases({"devices": ()})["devices"] == Phrases({})["devices"] == "its devices"
+
+
+def test_after() -> None:
+    """The length of an outage, or nothing where it is not known."""
+    assert Phrases({"outage_usec": 3000})["after"] == " after 3.0 ms"
+    assert Phrases({"outage_usec": None})["after"] == ""
+
+
+def test_an_enumeration_is_its_value() -> None:
+    """Python's own text of an enumeration's member is not for people."""
+    assert Phrases({"state": State.AT_RISK})["state"] == "at-risk"
+
+
+@given(st.text(st.characters(exclude_categories=[])))
+def test_hostile_names(name: str) -> None:
+    """A container's name cannot bring a newline, a terminal's control sequence or a template into a message."""
+    phrases = Phrases({"name": name, "devices": (name,), "writer": name})
+    message = "{who} {devices} {by}".format_map(phrases)
+    assert message.isprintable()
