@@ -123,7 +123,7 @@ def merge(
     *,
     disk: Optional[RuleSet],
 ) -> tuple[tuple[DeviceAllow, ...], tuple[Rule, ...]]:
-    """Return the entries to send so that `wanted` is declared, and the wanted rules that have no spelling.
+    """Return the entries to send so that `wanted` is declared, and the wanted rules that cannot be.
 
     `policy` and `current` are what systemd has in memory. `disk` is what a reload would make of the
     unit's files, None where that is the same: one entry makes systemd write its whole list to disk.
@@ -135,18 +135,20 @@ def merge(
     if memory.unrestricted:
         return (), ()
     send: dict[str, Access] = {}
-    undeclarable = []
+    unspelt = []
     for rule in sorted(wanted, key=lambda rule: rule.sort_key):
         if memory.covers(rule) and (disk is None or disk.covers(rule)):
             continue
         entry = spell(rule, facts)
         if entry is None:
-            undeclarable.append(rule)
+            unspelt.append(rule)
             continue
         known = [other.access for other in current if other.path == entry.path]
         for access in (entry.access, *known):
             send[entry.path] = send.get(entry.path, Access.NONE) | access
-    return tuple(DeviceAllow(path, access) for path, access in send.items()), tuple(undeclarable)
+    entries = tuple(DeviceAllow(path, access) for path, access in send.items())
+    sent = RuleSet(frozenset(rule for entry in entries for rule in resolve(entry, facts)))
+    return entries, tuple(rule for rule in unspelt if not sent.covers(rule))
 
 
 def _is_by_number(path: str) -> bool:

@@ -385,6 +385,12 @@ class TestMerge:
         assert sent == (entry("/dev/char/195:0 rw"),)
         assert rest == (Rule.parse("c *:77 rw"),)
 
+    def test_an_unspellable_rule_may_be_covered(self) -> None:
+        """A rule without a spelling is declared when an entry for a wider one is sent along."""
+        sent, rest = merge(DevicePolicy.STRICT, [], rules("c *:* m", "c *:77 m"), NEW, disk=None)
+        assert sent == (entry("char-* m"),)
+        assert rest == ()
+
     def test_an_unrestricted_unit_gets_nothing(self) -> None:
         """One entry would put a filter on a unit that has none."""
         assert merge(DevicePolicy.AUTO, [], rules("c 195:0 rw"), NEW, disk=None) == ((), ())
