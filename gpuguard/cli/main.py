@@ -16,7 +16,7 @@ from typing import NoReturn, Optional
 
 from gpuguard import __version__
 from gpuguard.cli import codes
-from gpuguard.errors import ConfigError, GpuguardError
+from gpuguard.errors import ConfigError, GpuguardError, NotFoundError
 
 
 class _Parser(argparse.ArgumentParser):
@@ -36,6 +36,9 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
     except ConfigError as error:
         print(f"gpuguard: {error}", file=sys.stderr)
         return codes.CONFIG
+    except NotFoundError as error:
+        print(f"gpuguard: {error}", file=sys.stderr)
+        return codes.NOT_FOUND
     except GpuguardError as error:
         print(f"gpuguard: {error}", file=sys.stderr)
         return codes.FAILED

@@ -19,7 +19,7 @@ def run(args: argparse.Namespace) -> int:
     if lacking:
         print(f"gpuguard: {'; '.join(lacking)}: run it as root on the node itself", file=sys.stderr)
         return codes.NO_PRIVILEGE
-    from gpuguard import daemon  # noqa: PLC0415  the daemon's libraries are slow to import
+    from gpuguard import daemon  # noqa: PLC0415 - the daemon's libraries are slow to import
 
     return daemon.run(args.config, args.observe_only)
 

@@ -19,7 +19,6 @@ from gpuguard.model.status import ContainerStatus, DeviceStatus, NodeStatus
 
 _WATCH_SECONDS = 2
 _CLEAR_SCREEN = "\x1b[H\x1b[2J"
-_SHORT_ID = 12
 _DAEMON_ADVICE = """\
 The daemon is not running, so nobody gives back what gets lost: `systemctl start gpuguard`
 (`gpuguard repair` gives back what is lost now, once)."""
@@ -72,7 +71,7 @@ def run(args: argparse.Namespace) -> int:
 
 def look(settings: Settings) -> NodeStatus:
     """Look at the node once. Raises GpuguardError."""
-    from gpuguard.guard import once  # noqa: PLC0415  its libraries are slow to import, and rendering needs none
+    from gpuguard.guard import once  # noqa: PLC0415 - its libraries are slow to import, and rendering needs none
 
     return asyncio.run(once.look(settings))
 
@@ -90,7 +89,7 @@ def people(node: NodeStatus, *, width: Optional[int] = None, colours: bool = Fal
     """Return the text for people; `everything` includes the containers that have no device filter."""
     shown = [c for c in node.containers if everything or c.state is not State.UNRESTRICTED]
     shown.sort(key=lambda c: (ORDER.index(c.state), display_name(c), c.id))
-    systemd = "no systemd found" if node.systemd is None else f"systemd {node.systemd}"
+    systemd = "systemd does not answer" if node.systemd is None else f"systemd {node.systemd}"
     lines = [f"cgroup {node.cgroup}, {systemd}, mode {node.mode}, daemon {node.daemon}"]
     if shown:
         rows = [row for container in shown for row in _rows(container)]
@@ -115,6 +114,16 @@ def display_name(container: ContainerStatus) -> str:
     """Return what people call the container: namespace/pod/name, its name, or its scope."""
     parts = (container.namespace, container.pod, container.name)
     return "/".join(part for part in parts if part) or container.scope
+
+
+def short_id(cid: str) -> str:
+    """Return as much of a container's id as `docker ps` shows."""
+    return cid[:12]
+
+
+def state_cell(state: State) -> Cell:
+    """Return a state in its colour."""
+    return Cell(state.value, _COLOURS.get(state, ""))
 
 
 def _container(container: ContainerStatus) -> dict[str, object]:
@@ -148,9 +157,9 @@ def _rows(container: ContainerStatus) -> Iterator[list[Cell]]:
     for device in container.devices:
         groups.setdefault((device.effective, device.declared), []).append(_device_name(device))
     head = [
-        Cell(container.state.value, _COLOURS.get(container.state, "")),
+        state_cell(container.state),
         Cell(display_name(container)),
-        Cell(container.id[:_SHORT_ID]),
+        Cell(short_id(container.id)),
         Cell(container.runtime),
     ]
     if not groups:

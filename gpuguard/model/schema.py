@@ -108,4 +108,4 @@ def _advice(key: str, where: str, known: Mapping[str, Field[Any]]) -> str:
 
 def _excerpt(value: object) -> str:
     text = {True: "true", False: "false"}[value] if isinstance(value, bool) else repr(value).replace("'", '"')
-    return text if len(text) <= 60 else text[:57] + "…"  # noqa: PLR2004  one line for people
+    return text if len(text) <= 60 else text[:57] + "…"  # noqa: PLR2004 - one line for people

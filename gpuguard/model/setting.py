@@ -38,7 +38,7 @@ class Flag(Kind[bool]):
             raise ConfigError("want true or false, without quotes")
         return value
 
-    def spell(self, value: bool) -> str:  # noqa: FBT001  the value is the subject here
+    def spell(self, value: bool) -> str:  # noqa: FBT001 - the value is the subject here
         """Return the value as TOML."""
         return "true" if value else "false"
 

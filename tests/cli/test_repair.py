@@ -1,0 +1,54 @@
+"""What `gpuguard repair` tells and how it exits."""
+
+from __future__ import annotations
+
+from typing import Optional
+
+import pytest
+
+from gpuguard.cli.repair import exit_code, people
+from gpuguard.model.reports import Repair, RepairReport
+from gpuguard.model.state import State
+from tests.cli.made import ID
+
+SCOPE = f"docker-{ID}.scope"
+
+
+def report(after: State, *deeds: str, error: Optional[str] = None, dry_run: bool = False) -> RepairReport:
+    """Return the report on one container that had lost its devices."""
+    return RepairReport(dry_run, (Repair(SCOPE, ID, State.LOST, after, deeds, error),))
+
+
+@pytest.mark.parametrize(
+    ("told", "code"),
+    [
+        (RepairReport(dry_run=False), 0),
+        (report(State.PROTECTED, "write c 195:0 rw"), 0),
+        (report(State.UNRESTRICTED), 0),
+        (report(State.AT_RISK, "write c 195:0 rw", error="no spelling"), 1),
+        (report(State.LOST, error="denied by /system.slice"), 1),
+        (report(State.LOST, "write c 195:0 rw", dry_run=True), 0),
+        (report(State.LOST, dry_run=True), 1),
+    ],
+)
+def test_exit_code(told: RepairReport, code: int) -> None:
+    """0 means that nothing is left to do, or in a dry run that all of it can be done."""
+    assert exit_code(told) == code
+
+
+def test_the_text_tells_before_after_and_deeds() -> None:
+    """One row for each container says what it was, what it is, and what was done."""
+    header, row = people(report(State.PROTECTED, "write c 195:0 rw", "declare /dev/char/195:0 rw")).splitlines()
+    assert header.split() == ["ID", "BEFORE", "AFTER", "DONE"]
+    assert row.split(maxsplit=3) == [ID[:12], "lost", "protected", "write c 195:0 rw, declare /dev/char/195:0 rw"]
+
+
+def test_a_dry_run_is_told_as_one() -> None:
+    """Nobody takes a plan for a deed."""
+    assert "WOULD BE DONE" in people(report(State.LOST, "write c 195:0 rw", dry_run=True))
+
+
+def test_nothing_to_repair_is_told() -> None:
+    """A node without GPU containers gets a sentence, not an empty table."""
+    assert people(RepairReport(dry_run=False)) == "no GPU container on this node"
+    assert people(report(State.PROTECTED)).endswith("nothing to do")
