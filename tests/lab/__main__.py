@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+from typing import NoReturn
 
 from tests.lab.errors import LabError
 from tests.lab.node import Node, reap
@@ -18,12 +19,11 @@ def up(options: argparse.Namespace) -> int:
     return 0
 
 
-def shell(options: argparse.Namespace) -> int:
-    """Run a command in a node, or a shell."""
-    node = Node.find(options.name)
+def shell(options: argparse.Namespace) -> NoReturn:
+    """Become a command in a node, or a shell."""
     terminal = {"TERM": os.environ.get("TERM", "dumb")}
-    command = options.command or ["/bin/bash"]
-    return node.popen(command, env=terminal, stdin=None, stdout=None, stderr=None, session=False).wait()
+    command = Node.find(options.name).command(options.command or ["/bin/bash"], env=terminal)
+    os.execvp(command[0], command)  # noqa: S606
 
 
 def show(_options: argparse.Namespace) -> int:
@@ -61,9 +61,7 @@ def parser() -> argparse.ArgumentParser:
     one = commands.add_parser("up", help="boot a node; it stays until `down`")
     one.add_argument("name", nargs="?", metavar="NAME", help="default: made up")
     one.add_argument("--cgroup", choices=["v1", "v2"], default="v1", help="cgroup version (default: v1)")
-    one.add_argument(
-        "--rootfs", default="/", metavar="DIR", help="root file system to boot, left unchanged (default: /)"
-    )
+    one.add_argument("--rootfs", default="/", metavar="DIR", help="what to boot, left unchanged (default: /)")
     one.set_defaults(run=up)
 
     one = commands.add_parser("shell", help="a shell, or CMD, in a node")

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import time
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +15,8 @@ from pathlib import Path
 from tests.lab.errors import LabError
 
 SYSTEMD = "name=systemd"
+
+_ENTER = 'while [ "$1" != -- ]; do echo 0 >"$1/cgroup.procs" || exit 1; shift; done; shift; exec "$@"'
 
 
 @dataclass(frozen=True)
@@ -44,13 +47,17 @@ class Hierarchy:
             raise LabError(f"cannot mount the cgroup hierarchy {self.mount_name!r}: {done.stderr.strip()}")
 
 
-def plan(name: str, mode: str, membership: str) -> list[Hierarchy]:
-    """Say which hierarchies a node needs; `membership` is /proc/self/cgroup of who boots it.
+def membership(process: str) -> dict[str, str]:
+    """Return the path in each hierarchy, by its controllers, from the text of a /proc/PID/cgroup."""
+    return {controllers: path for _, controllers, path in (line.split(":", 2) for line in process.splitlines())}
+
+
+def plan(name: str, mode: str, own: dict[str, str]) -> list[Hierarchy]:
+    """Say which hierarchies a node needs; `own` is the membership of who boots it.
 
     The node lives below its starter's own groups, so that it keeps to the limits it was started with. On v1 it
     gets all hierarchies of the machine and, on a machine that is unified, a devices and a systemd hierarchy anew.
     """
-    own = {controllers: path for _, controllers, path in (line.split(":", 2) for line in membership.split())}
     wanted = {"": own.get("", "/")}
     if mode == "v1":
         wanted["devices"] = own.get("devices", "/")
@@ -67,6 +74,11 @@ def create(hierarchy: Hierarchy, mounted: Path) -> Path:
         for file in ("cpuset.cpus", "cpuset.mems"):
             (directory / file).write_text((directory.parent / file).read_text(encoding="ascii"), encoding="ascii")
     return directory
+
+
+def entering(groups: Iterable[Path], argv: Sequence[str]) -> list[str]:
+    """Return a command that enters these groups and then becomes `argv`."""
+    return ["sh", "-c", _ENTER, "sh", *map(str, groups), "--", *argv]
 
 
 def remove(directory: Path, deadline: float) -> None:

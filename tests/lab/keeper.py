@@ -13,6 +13,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
 from tests.lab import cgroups
@@ -23,16 +24,13 @@ from tests.lab.record import Record, load
 GRACE = 20.0  # seconds for killed processes to be gone
 PRIVATE = ["unshare", "--mount", "--propagation", "slave", "--"]
 
-# The shell enters the groups before unshare makes them the root of a cgroup namespace.
-_ENTER = 'while [ "$1" != -- ]; do echo 0 >"$1/cgroup.procs" || exit 1; shift; done; shift; exec "$@"'
-
 
 def keep(name: str, mode: str, rootfs: str, hold: str) -> None:
     """Boot the node and return when it is gone. Raises LabError when it cannot be started or removed."""
     keeper = identify(os.getpid())
     assert keeper is not None
-    membership = Path("/proc/self/cgroup").read_text(encoding="ascii")
-    record = Record(name, mode, keeper, tuple(cgroups.plan(name, mode, membership)))
+    own = cgroups.membership(Path("/proc/self/cgroup").read_text(encoding="utf-8"))
+    record = Record(name, mode, keeper, tuple(cgroups.plan(name, mode, own)))
     record.save()
     try:
         node = _start(record, rootfs)
@@ -41,8 +39,7 @@ def keep(name: str, mode: str, rootfs: str, hold: str) -> None:
             if node.poll() is not None:
                 raise LabError(f"node {name} has ended by itself; its console ends:\n{record.console_tail()}")
         finally:
-            node.kill()
-            node.wait()
+            _kill(record, node)
     finally:
         clear(record)
 
@@ -70,12 +67,12 @@ def _hierarchies(record: Record) -> list[tuple[Path, cgroups.Hierarchy]]:
 
 
 def _start(record: Record, rootfs: str) -> subprocess.Popen[bytes]:
-    groups = [str(cgroups.create(hierarchy, place)) for place, hierarchy in _hierarchies(record)]
+    groups = [cgroups.create(hierarchy, place) for place, hierarchy in _hierarchies(record)]
     stage = [sys.executable, "-m", "tests.lab.stage", record.name, rootfs]
     spaces = ["unshare", "--mount", "--uts", "--ipc", "--pid", "--cgroup", "--fork", "--kill-child", "--"]
     with record.console.open("wb") as console:
         return subprocess.Popen(
-            ["sh", "-c", _ENTER, "sh", *groups, "--", *spaces, *stage],
+            cgroups.entering(groups, [*spaces, *stage]),  # first: they become the root of the cgroup namespace
             stdin=subprocess.DEVNULL,
             stdout=console,
             stderr=console,
@@ -88,6 +85,17 @@ def _wait(node: subprocess.Popen[bytes], hold: str) -> None:
         select.select([ended, *([sys.stdin] if hold == "stdin" else [])], [], [])
     finally:
         os.close(ended)
+
+
+def _kill(record: Record, node: subprocess.Popen[bytes]) -> None:
+    """End PID 1, and all with it; its parent, which is `node`, follows when it has taken note of that."""
+    init = record.init()
+    if init is None:
+        node.kill()
+    else:
+        with suppress(ProcessLookupError):
+            os.kill(init.pid, signal.SIGKILL)
+    node.wait(GRACE)
 
 
 def _terminate(_signal: int, _frame: object) -> None:

@@ -17,7 +17,6 @@ PACKAGES = {
     "nsenter": "util-linux",
     "pivot_root": "util-linux",
     "mount": "mount",
-    "hostname": "hostname",
     "docker": "docker.io",
     "dockerd": "docker.io",
     "containerd": "containerd",
@@ -28,7 +27,7 @@ PACKAGES = {
 }
 """Program → the Debian and Ubuntu package it comes with (tests/lab/packages.txt)."""
 
-_NODE = ("systemctl", "busctl", "dbus-daemon", "unshare", "nsenter", "pivot_root", "mount", "hostname")
+_NODE = ("systemctl", "busctl", "dbus-daemon", "unshare", "nsenter", "pivot_root", "mount")
 
 _OVERLAY = """
 mount -t tmpfs lab /mnt && cd /mnt && mkdir root upper work &&

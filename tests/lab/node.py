@@ -17,13 +17,14 @@ from contextlib import AbstractContextManager, nullcontext, suppress
 from pathlib import Path
 from typing import Optional, Union
 
+from tests.lab.cgroups import entering, membership
 from tests.lab.daemon import Daemon
 from tests.lab.errors import LabError
 from tests.lab.keeper import GRACE, PRIVATE
 from tests.lab.machine import why_not
 from tests.lab.poll import until
 from tests.lab.process import Process
-from tests.lab.record import Record, load, load_all
+from tests.lab.record import Record, exclusive, load, load_all
 from tests.lab.scope import BASICS, Scope, random_name
 from tests.lab.stage import PATH
 
@@ -63,6 +64,7 @@ class Node(AbstractContextManager["Node"]):
             [*PRIVATE, sys.executable, "-m", "tests.lab.keeper", name, mode, rootfs, "term" if keep else "stdin"],
             cwd=ROOT,
             stdin=subprocess.DEVNULL if keep else subprocess.PIPE,
+            stdout=subprocess.DEVNULL,  # not this process's, which someone may read to its end
             stderr=subprocess.PIPE,
             start_new_session=True,
         )
@@ -95,28 +97,34 @@ class Node(AbstractContextManager["Node"]):
             raise LabError(f"node {self.name} does not run; its console ends:\n{self.console()}")
         return self._init.pid
 
+    def command(self, argv: Argv, *, env: Optional[Mapping[str, str]] = None) -> list[str]:
+        """Return the command that, run outside, runs a program in the node: beside its PID 1, as `docker exec` does."""
+        init = self.init
+        spaces = ["--mount", "--uts", "--ipc", "--pid", "--cgroup", "--root", "--wd"]
+        environment = [f"{key}={value}" for key, value in {**_ENVIRONMENT, **(env or {})}.items()]
+        program = ["nsenter", f"--target={init}", *spaces, "--", "env", "-i", *environment, *map(str, argv)]
+        beside = membership(Path(f"/proc/{init}/cgroup").read_text(encoding="utf-8"))
+        groups = [
+            self._controller(hierarchy.mount_name) / beside[hierarchy.controllers][len(hierarchy.directory) + 1 :]
+            for hierarchy in self._record.hierarchies
+        ]
+        return entering(groups, program)
+
     def popen(
         self,
         argv: Argv,
         *,
         env: Optional[Mapping[str, str]] = None,
         stdin: int = subprocess.DEVNULL,
-        stdout: Optional[int] = subprocess.PIPE,
-        stderr: Optional[int] = subprocess.PIPE,
-        session: bool = True,
+        stdout: int = subprocess.PIPE,
+        stderr: int = subprocess.PIPE,
     ) -> subprocess.Popen[bytes]:
         """Start a program in the node, with an environment of the node's and `env` on top.
 
-        The process returned is nsenter, which ends as the program ends; with `session` both are in one process group.
+        The process returned is nsenter, in one process group with the program; it ends as the program ends.
         """
-        environment = [f"{key}={value}" for key, value in {**_ENVIRONMENT, **(env or {})}.items()]
-        enter = ["nsenter", f"--target={self.init}", "--mount", "--uts", "--ipc", "--pid", "--cgroup", "--root", "--wd"]
         return subprocess.Popen(
-            [*enter, "--", "env", "-i", *environment, *map(str, argv)],
-            stdin=stdin,
-            stdout=stdout,
-            stderr=stderr,
-            start_new_session=session,
+            self.command(argv, env=env), stdin=stdin, stdout=stdout, stderr=stderr, start_new_session=True
         )
 
     def run(
@@ -186,7 +194,10 @@ class Node(AbstractContextManager["Node"]):
         group = self.run(["systemctl", "show", "--property=ControlGroup", "--value", unit]).stdout.strip()
         if not group:
             raise LabError(f"unit {unit} of node {self.name} has no control group: it does not run")
-        return self.path(f"/sys/fs/cgroup/{controller if self.mode == 'v1' else ''}{group}")
+        return self._controller(controller) / group.lstrip("/")
+
+    def _controller(self, name: str) -> Path:
+        return self.path(f"/sys/fs/cgroup/{name if self.mode == 'v1' else ''}")
 
     def console(self, size: int = 4000) -> str:
         """Return the last `size` characters of what the node's systemd printed."""
@@ -224,19 +235,23 @@ class Node(AbstractContextManager["Node"]):
 
 def reap() -> list[str]:
     """Remove all nodes whose keeper was killed and return their names. Raises LabError when that fails."""
-    dead = [record.name for record in load_all() if not record.keeper.alive()]
-    for name in dead:
-        _clear(name)
+    with exclusive():
+        dead = [record.name for record in load_all() if not record.keeper.alive()]
+        for name in dead:
+            _clear(name)
     return dead
 
 
 def _await_record(name: str, keeper: subprocess.Popen[bytes]) -> Record:
-    until(lambda: load(name) is not None or keeper.poll() is not None, BOOT, f"the keeper of node {name}")
-    record = load(name)
-    if record is None or record.keeper.pid != keeper.pid:
-        _end(keeper)  # says why
-        raise LabError(f"the keeper of node {name} has ended")
-    return record
+    deadline = time.monotonic() + BOOT
+    while time.monotonic() < deadline:
+        record = load(name)
+        if record is not None and record.keeper.pid == keeper.pid:
+            return record
+        if keeper.poll() is not None:
+            _end(keeper)  # says why
+        time.sleep(0.02)
+    raise LabError(f"the keeper of node {name} has not begun within {BOOT:.0f} s")
 
 
 def _end(keeper: subprocess.Popen[bytes]) -> None:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
+import re
 import shutil
-import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Optional
@@ -49,16 +52,17 @@ class Record:
         return self.directory / "fs"
 
     def save(self) -> None:
-        """Take the name and write the record, in one step. Raises LabError when the name is taken."""
-        BASE.mkdir(mode=0o755, exist_ok=True)
-        fresh = Path(tempfile.mkdtemp(prefix=".new-", dir=BASE))
-        (fresh / "fs").mkdir()
-        (fresh / "record.json").write_text(json.dumps(asdict(self)), encoding="ascii")
-        try:
-            fresh.rename(self.directory)  # fails on a directory that is not empty, so two never share a name
-        except OSError as error:
-            shutil.rmtree(fresh)
-            raise LabError(f"a node named {self.name!r} exists already: {error}") from error
+        """Take the name and write the record, in one step. Raises LabError when the name is taken or none at all."""
+        if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9-]{0,40}", self.name):
+            raise LabError(f"{self.name!r} cannot name a node: up to 41 letters, digits and hyphens can")
+        with exclusive():
+            if self.directory.exists():
+                raise LabError(f"the name {self.name!r} is taken: there is a directory {self.directory}")
+            fresh = BASE / f".new-{self.name}"
+            shutil.rmtree(fresh, ignore_errors=True)
+            (fresh / "fs").mkdir(parents=True)
+            (fresh / "record.json").write_text(json.dumps(asdict(self)), encoding="ascii")
+            fresh.rename(self.directory)
 
     def note_init(self, init: Process) -> None:
         """Write down the node's PID 1, by its number outside."""
@@ -76,7 +80,21 @@ class Record:
 
     def forget(self) -> None:
         """Remove the node's files; the name is free again."""
-        shutil.rmtree(self.directory, ignore_errors=True)
+        shutil.rmtree(self.directory)
+        with suppress(OSError):  # other nodes' files are in it
+            BASE.rmdir()
+
+
+@contextmanager
+def exclusive() -> Iterator[None]:
+    """Keep other processes from making or reaping nodes meanwhile."""
+    BASE.mkdir(mode=0o755, exist_ok=True)
+    lock = os.open(BASE, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(lock)
 
 
 def load(name: str) -> Optional[Record]:

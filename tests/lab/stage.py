@@ -32,6 +32,7 @@ _MASKED = (
     "proc-sys-fs-binfmt_misc.automount",
     "sys-kernel-config.mount",
     "systemd-binfmt.service",
+    "systemd-journald-audit.socket",
     "systemd-modules-load.service",
     "systemd-sysctl.service",
     "systemd-tmpfiles-clean.timer",
@@ -117,8 +118,8 @@ def configure(record: Record, root: Path) -> None:
     for directory in (tmpfiles, journald):
         directory.mkdir(parents=True, exist_ok=True)
     (tmpfiles / "tmp.conf").write_text("q /tmp 1777 root root -\nq /var/tmp 1777 root root -\n", encoding="ascii")
-    (journald / "lab.conf").write_text("[Journal]\nStorage=volatile\nRateLimitBurst=0\n", encoding="ascii")
-    subprocess.run(["hostname", f"lab-{record.name}"], check=True)
+    (journald / "lab.conf").write_text("[Journal]\nStorage=volatile\nRateLimitBurst=0\nAudit=\n", encoding="ascii")
+    (root / "etc/hostname").write_text(f"lab-{record.name}\n", encoding="ascii")
 
 
 def enter(root: Path) -> None:

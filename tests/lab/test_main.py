@@ -1,0 +1,55 @@
+"""The command with which people play."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from tests.lab.fixtures import need_node
+from tests.lab.node import ROOT
+from tests.lab.record import load
+
+
+def lab(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run the command."""
+    argv = [sys.executable, "-m", "tests.lab", *arguments]
+    return subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL)
+
+
+@pytest.mark.node
+def test_a_node_from_up_to_down() -> None:
+    """A node that was brought up outlives the command, is listed, takes commands with their status, and goes down."""
+    need_node("v1")
+    name = f"play-{os.getpid()}"
+    try:
+        assert lab("up", name).returncode == 0
+        assert f"{name}\tv1\tup" in lab("list").stdout
+        assert lab("shell", name, "cat", "/proc/1/comm").stdout == "systemd\n"
+        assert lab("shell", name, "sh", "-c", "exit 5").returncode == 5
+        assert "is taken" in lab("up", name).stderr
+    finally:
+        assert lab("down", name).returncode == 0
+    assert load(name) is None
+
+
+@pytest.mark.parametrize("command", ["shell", "down"])
+def test_an_unknown_node_is_an_error(command: str) -> None:
+    """Naming a node that is not there fails and says where to look."""
+    done = lab(command, "none-such")
+    assert done.returncode == 1
+    assert "there is no node named 'none-such'" in done.stderr
+
+
+def test_help_tells_every_command() -> None:
+    """The help lists what can be done."""
+    said = lab("--help").stdout
+    assert all(command in said for command in ("up", "shell", "list", "down", "reap"))
+
+
+def test_a_bad_name_is_refused() -> None:
+    """A name that would not do as a file or host name is refused in plain words."""
+    need_node("v1")
+    assert "cannot name a node" in lab("up", "../x").stderr
