@@ -1,0 +1,36 @@
+# Each target sets up what it needs and says what it skips. ARGS="…" is passed on to the program behind it.
+SHELL := /bin/bash
+PYTHON ?=
+ARGS ?=
+VENV := .venv/bin/python
+
+.DEFAULT_GOAL := help
+.NOTPARALLEL:
+.PHONY: help demo test lint install uninstall packages
+
+help: ## print this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+demo: packages .venv/ready ## a container loses its GPU and gets it back (as an ordinary user: on a simulated node)
+	@$(VENV) -m tests.lab.demo $(ARGS)
+
+test: packages lint ## all checks and all tests that can run here, e.g. ARGS="-k status"
+	@$(VENV) -m pytest $(ARGS)
+
+lint: .venv/ready ## format, lint, types, and which module may import which
+	$(VENV) -m ruff check
+	$(VENV) -m ruff format --check
+	$(VENV) -m mypy
+	.venv/bin/lint-imports
+
+install: ## install on this machine and start guarding it; needs root and systemd
+	@tools/install
+
+uninstall: ## remove what install installed; the configuration stays
+	@tools/uninstall
+
+packages:
+	@tools/packages
+
+.venv/ready: pyproject.toml tools/venv
+	@PYTHON="$(PYTHON)" tools/venv
