@@ -92,7 +92,7 @@ class Daemon:
             )
             stack.push_async_callback(assembly.close)
             clock = Clock(assembly.guard, assembly.watch, settings.guard.poll_interval, settings.guard.settle)
-            listener = Listener(assembly.guard, assembly.watch, clock)
+            listener = Listener(assembly.guard, assembly.watch, clock, assembly.link)
             stack.callback(listener.close)
             control = ControlServer(Path(settings.paths.run), verbs.Desk(assembly, enforce=enforce).answer)
             await control.start()

@@ -161,7 +161,6 @@ class Guard:
             container,
             Backoff(policy.max_repairs, policy.window, policy.pause),
             self._remembered.pop(inode, None),
-            whole_at=time.monotonic(),
         )
         self.scopes[control_group] = scope
         return scope
@@ -246,6 +245,8 @@ class Guard:
             futile=scope.futile,
             second_look=second_look,
         )
+        if not scope.verdict.at_risk:
+            scope.futile = None
         if look.effective is not None and not scope.verdict.lost:
             self._whole(scope, look.at)
         elif scope.plan.write and scope.outage is None:
@@ -261,7 +262,8 @@ class Guard:
         """Note a loss: it cannot have begun before the scope was last seen whole."""
         verdict = scope.verdict or Verdict(State.OPAQUE)
         cause = self.parts.causes.of_loss(scope.target.unit, look.at)
-        scope.outage = Outage(max(cause.since or 0.0, scope.whole_at), verdict.lost, cause)
+        since = scope.whole_at if cause.since is None else max(cause.since, scope.whole_at or 0.0)
+        scope.outage = Outage(since, verdict.lost, cause)
         if not entitled.struck:
             self._keep(scope, replace(entitled, struck=True))
 

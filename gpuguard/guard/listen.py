@@ -10,6 +10,7 @@ from gpuguard.guard.clock import Clock
 from gpuguard.guard.guard import Guard
 from gpuguard.guard.watch import Watch
 from gpuguard.systemd import events
+from gpuguard.systemd.link import Link
 
 # The monitor shows a call before systemd has carried it out, which takes it a millisecond or, when it
 # is busy, seconds. What happens later than that the clock sees.
@@ -19,10 +20,11 @@ _AFTER_CALL = (0.02, 0.2, 1.0)
 class Listener:
     """Takes events, and asks the watch for looks at the scopes that they concern."""
 
-    def __init__(self, guard: Guard, watch: Watch, clock: Clock) -> None:
+    def __init__(self, guard: Guard, watch: Watch, clock: Clock, link: Link) -> None:
         self._guard = guard
         self._watch = watch
         self._clock = clock
+        self._link = link
         self._follow_up: dict[str, list[asyncio.TimerHandle]] = {}
 
     def take(self, event: events.Event) -> None:
@@ -64,15 +66,16 @@ class Listener:
 
     def _unit(self, event: events.Event) -> None:
         """See a unit come or go. During a reload every unit does, and only one not yet known is news."""
+        reloading = self._guard.parts.causes.reloading(time.monotonic())
         if isinstance(event, events.UnitNew):
-            if not self._known(event.name):
+            if not reloading or not self._known(event.name):
                 self._clock.hurry()
-        elif isinstance(event, events.UnitRemoved) and not self._guard.parts.causes.reloading(time.monotonic()):
+        elif isinstance(event, events.UnitRemoved) and not reloading:
             for control_group in self._known(event.name):
                 self._watch.want(control_group, fresh=False)
 
     def _called(self, event: events.Called) -> None:
-        if event.unit is None:
+        if event.unit is None or event.sender == self._link.unique_name:
             return
         if event.member == "StartTransientUnit":
             self._clock.hurry()

@@ -69,8 +69,9 @@ class Recorder:
     def healed(self, scope: Scope, outage: Outage, now: float) -> None:
         """Tell of an outage that is over."""
         self._lost(scope, outage)
-        seconds = max(0.0, now - outage.since)
-        self.metrics.outage(seconds)
+        seconds = None if outage.since is None else max(0.0, now - outage.since)
+        if seconds is not None:
+            self.metrics.outage(seconds)
         told = self._of(scope)
         told.outage = None
         told.error = None
@@ -79,7 +80,7 @@ class Recorder:
             KINDS.repaired,
             **self._fields(scope),
             **self._blame(outage),
-            outage_usec=round(seconds * _MICROSECONDS),
+            outage_usec=None if seconds is None else round(seconds * _MICROSECONDS),
         )
 
     def observed(self, scope: Scope) -> None:

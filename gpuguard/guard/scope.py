@@ -24,9 +24,12 @@ _VIEW_MAX_AGE = 60.0
 
 @dataclass(frozen=True)
 class Outage:
-    """A loss that is not yet mended. `since` is the earliest moment at which it can have begun."""
+    """A loss that is not yet mended.
 
-    since: float
+    `since` is the earliest moment at which it can have begun, None when the scope was never seen whole.
+    """
+
+    since: Optional[float]
     rules: frozenset[Rule]
     cause: Cause
 
@@ -53,7 +56,7 @@ class Scope:
     outage: Optional[Outage] = None
     deeds: list[str] = field(default_factory=list)
     error: Optional[str] = None
-    whole_at: float = 0.0
+    whole_at: Optional[float] = None
     looked_at: float = 0.0
 
     @property

@@ -21,7 +21,7 @@ class Verdict:
     """How it stands with one scope: the state, why, and the differences of the three lists.
 
     `lost` is entitled but not effective, `at_risk` is entitled but not declared (empty when that
-    cannot be told), `excess` is effective and guarded but not entitled.
+    cannot be told), `excess` is effective and guarded but neither entitled nor released.
     """
 
     state: State
@@ -40,7 +40,11 @@ def judge(look: Observation, entitled: Entitlement, guarded: Callable[[Rule], bo
     lost = look.effective.missing(entitled.rules)
     at_risk = _undeclared(look, entitled)
     allowed = RuleSet(entitled.rules)
-    excess = frozenset(rule for rule in look.effective if guarded(rule) and not allowed.covers(rule))
+    excess = frozenset(
+        rule
+        for rule in look.effective
+        if guarded(rule) and not allowed.covers(rule) and rule.device not in entitled.released
+    )
     return Verdict(*_state(look, entitled, lost, at_risk), lost=lost, at_risk=at_risk, excess=excess)
 
 

@@ -36,6 +36,11 @@ class Link:
         self._failure = None
         return self._manager
 
+    @property
+    def unique_name(self) -> str:
+        """Our own name on the bus, "" before the first connection."""
+        return self._manager.bus.unique_name
+
     async def close(self) -> None:
         """Close the connection."""
         await self._manager.bus.close()

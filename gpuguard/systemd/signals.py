@@ -134,5 +134,7 @@ class _Stream:
                 self._deliver(message)
         elif message.sender == self._owner:
             if message.member == _RELOADING:
-                self.reloading = message.body == [True]
+                if message.body not in ([True], [False]):
+                    return
+                self.reloading = message.body[0]
             self._deliver(message)
