@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import fnmatch
 import os
 import queue
@@ -120,8 +121,9 @@ class Peer:
         """Take a message that is not a reply."""
 
     def close(self) -> None:
-        """Leave the bus."""
-        self._socket.shutdown(socket.SHUT_RDWR)
+        """Leave the bus, unless it has been left."""
+        with contextlib.suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
         self._thread.join(10)
         self._stream.close()
         self._socket.close()
@@ -144,13 +146,13 @@ Answer = Callable[[Message], Optional[Message]]
 class FakeSystemd(Peer):
     """Owns systemd's name and answers what gpuguard asks. `answers` overrides by member; None is no answer ever."""
 
-    def __init__(self, address: str, version: str = "252.39-1~deb12u2") -> None:
+    def __init__(self, address: str, *, replace: bool = False) -> None:
         self.calls: list[Message] = []
         self.answers: dict[str, Answer] = {}
         self.units: dict[str, dict[str, dict[str, Any]]] = {}
-        self.version = version
+        self.version = "252.39-1~deb12u2"
         super().__init__(address)
-        self.call(DBUS, "/org/freedesktop/DBus", DBUS, "RequestName", "su", SYSTEMD, 3)
+        self.call(DBUS, "/org/freedesktop/DBus", DBUS, "RequestName", "su", SYSTEMD, 3 if replace else 1)
 
     def handle(self, message: Message) -> None:
         """Record a call and answer it."""
