@@ -71,9 +71,8 @@ class Node(AbstractContextManager["Node"]):
         try:
             node = cls(_await_record(name, keeper), keeper)
             node._await_systemd()
-            for tree in {ROOT, Path(sys.prefix), Path(sys.base_prefix)}:
-                if rootfs != "/" or tree.stat().st_dev != Path("/").stat().st_dev:
-                    node.share(tree, tree)
+            for tree in _unseen(rootfs):
+                node.share(tree, tree)
         except BaseException:
             if keeper.poll() is None:
                 _end(keeper)
@@ -240,6 +239,16 @@ def reap() -> list[str]:
         for name in dead:
             _clear(name)
     return dead
+
+
+def _unseen(rootfs: str) -> list[Path]:
+    """Return what tests need in a node and an overlay of `rootfs` does not show: it shows one file system."""
+    shown: list[Path] = []
+    for tree in (ROOT, Path(sys.prefix), Path(sys.base_prefix)):
+        elsewhere = rootfs != "/" or tree.stat().st_dev != Path("/").stat().st_dev
+        if elsewhere and not any(above in (tree, *tree.parents) for above in shown):
+            shown.append(tree)
+    return shown
 
 
 def _await_record(name: str, keeper: subprocess.Popen[bytes]) -> Record:

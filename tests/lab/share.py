@@ -30,9 +30,10 @@ def share(pid: int, source: Path, target: Path) -> None:
     """Mount `source` read-only at `target` in the mount namespace of `pid` and stay there. Raises OSError."""
     flags = _OPEN_TREE_CLONE | _AT_RECURSIVE | os.O_CLOEXEC
     tree = _checked(_libc.syscall(_OPEN_TREE, _AT_FDCWD, os.fsencode(source), flags), f"cannot copy the mount {source}")
+    directory = source.is_dir()
     space = os.open(f"/proc/{pid}/ns/mnt", os.O_RDONLY)
     _checked(_libc.setns(space, _CLONE_NEWNS), f"cannot enter the mount namespace of process {pid}")
-    if source.is_dir():
+    if directory:
         target.mkdir(parents=True, exist_ok=True)
     else:
         target.parent.mkdir(parents=True, exist_ok=True)
