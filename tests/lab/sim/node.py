@@ -13,7 +13,7 @@ import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Optional, Union
+from typing import Any, Optional, Union, final
 
 from dbus_next.signature import Variant
 
@@ -42,6 +42,7 @@ def why_not() -> Optional[str]:
     return missing("dbus-daemon")
 
 
+@final
 class SimNode:
     """One simulated node, always cgroup v1. Get it by `SimNode.boot()`; it ends with `down()` or with this process.
 
@@ -68,7 +69,7 @@ class SimNode:
         if reason is not None:
             raise LabError(f"cannot simulate a node: {reason}")
         # The path of a Unix socket has room for 107 bytes.
-        root = Path(tempfile.mkdtemp(prefix="gpuguard-sim-", dir="/tmp"))  # noqa: S108  # mkdtemp makes it private
+        root = Path(tempfile.mkdtemp(prefix="gpuguard-sim-", dir="/tmp"))
         with (root / "log").open("w") as log:
             process = subprocess.Popen(
                 [sys.executable, "-m", "tests.lab.sim", str(root)],
@@ -81,16 +82,19 @@ class SimNode:
             )
         node = cls(root, process)
         try:
-            assert process.stdout
-            if process.stdout.readline() != "ready\n":
-                raise LabError(f"the simulated node did not come up:\n{node.log()}")
-            node.control("configure", gap=gap)
+            node._await_ready()
+            node.control("set-gap", seconds=gap)
             for number in range(services):
                 node.control("add-service", name=f"filler-{number}.service")
         except BaseException:
             node.down()
             raise
         return node
+
+    def _await_ready(self) -> None:
+        assert self._process.stdout
+        if self._process.stdout.readline() != "ready\n":
+            raise LabError(f"the simulated node did not come up:\n{self.log()}")
 
     def down(self) -> None:
         """Stop everything and remove the node's files."""
@@ -208,7 +212,7 @@ class SimNode:
 
     def set_gap(self, seconds: float) -> None:
         """Change how long a deny-all lasts before the first allow."""
-        self.control("configure", gap=seconds)
+        self.control("set-gap", seconds=seconds)
 
     def writes(self) -> list[Write]:
         """Return every write to devices.allow and devices.deny so far, by systemd and by others."""
@@ -243,6 +247,7 @@ class SimNode:
         return answer["result"]
 
     def __enter__(self) -> SimNode:
+        """Return itself."""
         return self
 
     def __exit__(
@@ -251,6 +256,7 @@ class SimNode:
         error: Optional[BaseException],
         trace: Optional[TracebackType],
     ) -> None:
+        """End it."""
         self.down()
 
 

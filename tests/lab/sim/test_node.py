@@ -1,0 +1,83 @@
+"""The simulated node as a whole: what tests and the demo rely on."""
+
+from __future__ import annotations
+
+from dbus_next.signature import Variant
+
+from tests.lab.sim.node import SimNode
+
+GPU = ["c 195:0 rw", "c 195:255 rw", "c 510:0 rw"]
+DECLARED = Variant("a(ss)", [["/dev/char/195:0", "rw"], ["/dev/char/195:255", "rw"], ["/dev/char/510:0", "rw"]])
+
+
+def test_a_reload_takes_what_a_hook_gave(sim: SimNode) -> None:
+    """Rules that systemd was not told of are gone after a daemon-reload."""
+    scope = sim.scope(hook_rules=GPU)
+    assert not scope.rules().missing(scope.rules().of(*GPU))
+    sim.daemon_reload()
+    assert scope.rules().missing(scope.rules().of(*GPU)) == frozenset(scope.rules().of(*GPU))
+
+
+def test_declared_devices_survive(sim: SimNode) -> None:
+    """Rules that systemd was told of outlast a daemon-reload, a daemon-reexec and a change of CPUShares."""
+    scope = sim.scope()
+    sim.set_property(scope.name, "DeviceAllow", DECLARED, visible=True)
+    sim.daemon_reload()
+    sim.daemon_reexec()
+    sim.set_property(scope.name, "CPUShares", Variant("t", 512))
+    assert not scope.rules().missing(scope.rules().of(*GPU))
+
+
+def test_two_rules_in_one_breath_are_two_rules(sim: SimNode) -> None:
+    """Rules that reach the FIFO together are told apart, though nothing stands between them."""
+    scope = sim.scope()
+    with (scope.cgroup / "devices.allow").open("w") as fifo:
+        fifo.write("c 195:0 rwc 195:1 rwmc 10:229 rwm")
+    sim.control("settle")
+    assert not scope.rules().missing(scope.rules().of("c 195:0 rw", "c 195:1 rwm", "c 10:229 rwm"))
+
+
+def test_a_shield_keeps_the_list(sim: SimNode) -> None:
+    """With an empty child directory systemd's deny-all is refused, and its allows still arrive."""
+    scope = sim.scope(hook_rules=["c 10:229 rwm"])
+    shield = scope.cgroup / "shield"
+    shield.mkdir()
+    sim.set_property(scope.name, "DeviceAllow", DECLARED)
+    shield.rmdir()
+    assert not scope.rules().missing(scope.rules().of("c 10:229 rwm", *GPU))
+    assert [(write.text, write.error) for write in sim.refused()] == [("a", "Invalid argument")]
+
+
+def test_it_comes_back_after_the_bus_died(sim: SimNode) -> None:
+    """The fake systemd is on the bus again, with its units, when dbus-daemon was restarted."""
+    scope = sim.scope()
+    sim.stop_bus()
+    sim.start_bus()
+    [path] = sim.call("GetUnit", "s", scope.name)
+    assert path.endswith("_2escope")
+
+
+def test_a_busy_systemd_answers_late_and_in_order(sim: SimNode) -> None:
+    """While systemd is busy the kernel still works, and what was asked of systemd is done afterwards."""
+    scope = sim.scope()
+    sim.busy(0.2)
+    sim.daemon_reload()
+    assert [write.writer for write in scope.writes()][-1] == "systemd"
+
+
+def test_a_name_used_again_is_another_cgroup(sim: SimNode) -> None:
+    """A scope that is started under an old name has another inode, and nothing of the old rules."""
+    old = sim.scope("docker-x.scope", hook_rules=GPU)
+    inode = old.cgroup.stat().st_ino
+    old.stop()
+    new = sim.scope("docker-x.scope")
+    assert new.cgroup.stat().st_ino != inode
+    assert not new.rules().covers(next(iter(new.rules().of(*GPU))))
+
+
+def test_nothing_is_left_of_it() -> None:
+    """The files of a node are gone when it has ended."""
+    with SimNode.boot() as node:
+        node.scope()
+        root = node.root
+    assert not root.exists()
