@@ -232,8 +232,9 @@ class TestDeclared:
         assert declared_rules(DevicePolicy.CLOSED, [], NEW) == STANDARD
 
     def test_strict_adds_nothing(self) -> None:
-        """Strict implies no device at all."""
+        """Strict implies no device at all, nor does auto without entries."""
         assert standard_rules(DevicePolicy.STRICT, entries("char-pts rw")) == frozenset()
+        assert standard_rules(DevicePolicy.AUTO, []) == frozenset()
 
 
 class TestFieldReports:
@@ -393,7 +394,8 @@ class TestMerge:
 
     def test_an_unrestricted_unit_gets_nothing(self) -> None:
         """One entry would put a filter on a unit that has none."""
-        assert merge(DevicePolicy.AUTO, [], rules("c 195:0 rw"), NEW, disk=None) == ((), ())
+        for disk in (None, RuleSet(), STANDARD):
+            assert merge(DevicePolicy.AUTO, [], rules("c 195:0 rw"), NEW, disk=disk) == ((), ())
 
     def test_what_the_disk_has_lost_is_sent_again(self) -> None:
         """A rule in memory whose drop-in is gone is sent: systemd then writes its whole list to disk."""
