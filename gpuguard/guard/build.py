@@ -11,10 +11,11 @@ from gpuguard.config import Settings
 from gpuguard.errors import CgroupUnreadableError
 from gpuguard.guard.cause import Causes
 from gpuguard.guard.devices import GuardedDevices
-from gpuguard.guard.guard import Guard, Parts, Policy
+from gpuguard.guard.guard import Guard
 from gpuguard.guard.ledger import Ledger
 from gpuguard.guard.mend import Mender
 from gpuguard.guard.observe import SystemdObserver
+from gpuguard.guard.parts import Parts, Policy
 from gpuguard.guard.record import Recorder
 from gpuguard.guard.units import Units
 from gpuguard.guard.watch import Watch

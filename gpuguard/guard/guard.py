@@ -5,21 +5,16 @@ from __future__ import annotations
 import asyncio
 import functools
 import time
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import PurePosixPath
 from typing import Optional
 
 from gpuguard.errors import BusError, CgroupGoneError, CgroupUnreadableError, GpuguardError, LedgerError
 from gpuguard.guard.backoff import Backoff
-from gpuguard.guard.cause import Causes
-from gpuguard.guard.devices import GuardedDevices
-from gpuguard.guard.ledger import Ledger
-from gpuguard.guard.mend import Deed, Mender, Target
-from gpuguard.guard.observe import SystemdObserver, SystemdView
-from gpuguard.guard.record import Recorder
+from gpuguard.guard.mend import Deed, Target
+from gpuguard.guard.observe import SystemdView
+from gpuguard.guard.parts import Parts, Policy
 from gpuguard.guard.scope import Outage, Scope
-from gpuguard.guard.units import Units
-from gpuguard.kernel.devices_v1 import DevicesV1
 from gpuguard.model.entitlement import Entitlement, learn
 from gpuguard.model.observation import Observation
 from gpuguard.model.plan import Plan, plan
@@ -29,35 +24,6 @@ from gpuguard.model.verdict import Verdict, judge
 # Ask, write, look twice, declare, ask again, and some for what comes between.
 _MAX_ROUNDS = 8
 _SECOND_LOOK = 0.002
-
-
-@dataclass(frozen=True)
-class Policy:
-    """What the guard may do. Times in seconds.
-
-    `enforce`: write at all. `protect`: declare before the first loss, too.
-    """
-
-    enforce: bool
-    protect: bool
-    settle: float
-    max_repairs: int
-    window: float
-    pause: float
-
-
-@dataclass(frozen=True)
-class Parts:
-    """What the guard works with."""
-
-    devices: DevicesV1
-    units: Units
-    observer: SystemdObserver
-    mender: Mender
-    guarded: GuardedDevices
-    ledger: Ledger
-    recorder: Recorder
-    causes: Causes
 
 
 class Guard:

@@ -1,0 +1,43 @@
+"""What the guard works with, and what it may do."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from gpuguard.guard.cause import Causes
+from gpuguard.guard.devices import GuardedDevices
+from gpuguard.guard.ledger import Ledger
+from gpuguard.guard.mend import Mender
+from gpuguard.guard.observe import SystemdObserver
+from gpuguard.guard.record import Recorder
+from gpuguard.guard.units import Units
+from gpuguard.kernel.devices_v1 import DevicesV1
+
+
+@dataclass(frozen=True)
+class Policy:
+    """What the guard may do. Times in seconds.
+
+    `enforce`: write at all. `protect`: declare before the first loss, too.
+    """
+
+    enforce: bool
+    protect: bool
+    settle: float
+    max_repairs: int
+    window: float
+    pause: float
+
+
+@dataclass(frozen=True)
+class Parts:
+    """What the guard works with."""
+
+    devices: DevicesV1
+    units: Units
+    observer: SystemdObserver
+    mender: Mender
+    guarded: GuardedDevices
+    ledger: Ledger
+    recorder: Recorder
+    causes: Causes
