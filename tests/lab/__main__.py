@@ -8,8 +8,9 @@ import sys
 from typing import NoReturn
 
 from tests.lab.errors import LabError
-from tests.lab.node import Node, reap
+from tests.lab.node import Node
 from tests.lab.record import load_all
+from tests.lab.supervision import reap
 
 
 def up(options: argparse.Namespace) -> int:

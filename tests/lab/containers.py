@@ -50,6 +50,8 @@ class Engine:
     programs: tuple[str, ...]
     scope_prefix: str
     run_options: tuple[str, ...] = ()
+    unfiltered: tuple[str, ...]
+    """Arguments of `run` for a container without any device filter."""
     remove_command: tuple[str, ...] = ("rm", "--force")
 
     def __init__(self, node: Node) -> None:
@@ -107,6 +109,8 @@ class Docker(Engine):
     program = "docker"
     programs = ("docker", "dockerd", "containerd", "runc", "busybox")
     scope_prefix = "docker"
+    # Not --privileged: Docker 20.10 then asks for capabilities that the machine itself may lack, and fails.
+    unfiltered = ("--device-cgroup-rule=a *:* rwm",)
 
     def _start(self) -> None:
         super()._start()
@@ -132,6 +136,7 @@ class Podman(Engine):
     program = "podman"
     programs = ("podman", "conmon", "runc", "busybox")
     scope_prefix = "libpod"
+    unfiltered = ("--privileged",)
     # On a machine whose pids controller is on v1, a v2 node has none, and Podman's own limit cannot be set.
     run_options = ("--pids-limit=0", "--log-driver=k8s-file")
     remove_command = ("rm", "--force", "--time=0")  # its `sleep` is PID 1 and heeds no SIGTERM

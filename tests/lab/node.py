@@ -13,25 +13,25 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext, suppress
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 from typing import Optional, Union
 
+from tests.lab import supervision
 from tests.lab.cgroups import entering, membership
 from tests.lab.daemon import Daemon
 from tests.lab.errors import LabError
-from tests.lab.keeper import GRACE, PRIVATE
+from tests.lab.keeper import GRACE
 from tests.lab.machine import why_not
 from tests.lab.poll import until
 from tests.lab.process import Process
-from tests.lab.record import Record, exclusive, load, load_all
+from tests.lab.record import Record, load
 from tests.lab.scope import BASICS, Scope, random_name
 from tests.lab.stage import PATH
+from tests.lab.supervision import BOOT, ROOT
 
-ROOT = Path(__file__).resolve().parents[2]
-"""The source tree, which a node shows at the same path as the machine does."""
+__all__ = ["ROOT", "Node"]
 
-BOOT = 60.0  # seconds; some two are usual, many when the machine is busy
 _ENVIRONMENT = {"container": "lab", "HOME": "/root", "LANG": "C.UTF-8", "PATH": PATH, "PYTHONDONTWRITEBYTECODE": "1"}
 
 Argv = Sequence[Union[str, Path]]
@@ -58,24 +58,17 @@ class Node(AbstractContextManager["Node"]):
         reason = why_not(mode)
         if reason is not None:
             raise LabError(f"cannot boot a node: {reason}")
-        reap()
+        supervision.reap()
         name = name or f"{mode}-{os.getpid()}-{secrets.token_hex(3)}"
-        keeper = subprocess.Popen(
-            [*PRIVATE, sys.executable, "-m", "tests.lab.keeper", name, mode, rootfs, "term" if keep else "stdin"],
-            cwd=ROOT,
-            stdin=subprocess.DEVNULL if keep else subprocess.PIPE,
-            stdout=subprocess.DEVNULL,  # not this process's, which someone may read to its end
-            stderr=subprocess.PIPE,
-            start_new_session=True,
-        )
+        keeper = supervision.start(name, mode, rootfs, keep=keep)
         try:
-            node = cls(_await_record(name, keeper), keeper)
+            node = cls(supervision.await_record(name, keeper), keeper)
             node._await_systemd()
             for tree in _unseen(rootfs):
                 node.share(tree, tree)
         except BaseException:
             if keeper.poll() is None:
-                _end(keeper)
+                supervision.end(keeper)
             raise
         return node
 
@@ -182,8 +175,8 @@ class Node(AbstractContextManager["Node"]):
         return Path(f"/proc/{self.init}/root") / str(inner).lstrip("/")
 
     def share(self, host_path: Path, inner_path: Union[str, Path]) -> None:
-        """Show a directory of the machine in the node, read-only and with what is mounted below it."""
-        _tool(["tests.lab.share", str(self.init), str(host_path), str(inner_path)])
+        """Show a directory (or file) of the machine in the node, read-only, with other mounts below it as they are."""
+        supervision.tool(["tests.lab.share", str(self.init), str(host_path), str(inner_path)])
 
     def cgroup(self, unit: str, controller: str = "devices") -> Path:
         """Return a unit's cgroup directory, seen from outside. Raises LabError when the unit has none.
@@ -206,12 +199,12 @@ class Node(AbstractContextManager["Node"]):
         """Remove the node: every process, mount, control group and file of it. Raises LabError when that fails."""
         keeper = self._record.keeper
         if self._keeper is not None:
-            _end(self._keeper)
+            supervision.end(self._keeper)
         elif keeper.alive():
             os.kill(keeper.pid, signal.SIGTERM)
             until(lambda: not keeper.alive(), GRACE, f"the end of node {self.name}")
         if load(self.name) is not None:
-            _clear(self.name)
+            supervision.clear(self.name)
         for daemon in self._daemons:
             daemon.kill()
 
@@ -223,8 +216,9 @@ class Node(AbstractContextManager["Node"]):
         deadline = time.monotonic() + BOOT
         while time.monotonic() < deadline:
             if self._keeper is not None and self._keeper.poll() is not None:
-                _end(self._keeper)  # says why
-            if self._record.init() is not None:
+                supervision.end(self._keeper)  # says why
+            # The socket comes after PID 1 has left the root of its groups, which on v2 must be empty by then.
+            if self._record.init() is not None and self.path("/run/systemd/private").exists():
                 state = self.run(["systemctl", "is-system-running"], check=False).stdout.strip()
                 if state in {"running", "degraded"}:
                     return
@@ -232,63 +226,16 @@ class Node(AbstractContextManager["Node"]):
         raise LabError(f"node {self.name} did not come up within {BOOT:.0f} s; its console ends:\n{self.console()}")
 
 
-def reap() -> list[str]:
-    """Remove all nodes whose keeper was killed and return their names. Raises LabError when that fails."""
-    with exclusive():
-        dead = [record.name for record in load_all() if not record.keeper.alive()]
-        for name in dead:
-            _clear(name)
-    return dead
-
-
 def _unseen(rootfs: str) -> list[Path]:
     """Return what tests need in a node and an overlay of `rootfs` does not show: it shows one file system."""
     shown: list[Path] = []
     for tree in (ROOT, Path(sys.prefix), Path(sys.base_prefix)):
+        if tree == Path("/usr"):  # the distribution's own Python: each root file system has one
+            continue
         elsewhere = rootfs != "/" or tree.stat().st_dev != Path("/").stat().st_dev
         if elsewhere and not any(above in (tree, *tree.parents) for above in shown):
             shown.append(tree)
     return shown
-
-
-def _await_record(name: str, keeper: subprocess.Popen[bytes]) -> Record:
-    deadline = time.monotonic() + BOOT
-    while time.monotonic() < deadline:
-        record = load(name)
-        if record is not None and record.keeper.pid == keeper.pid:
-            return record
-        if keeper.poll() is not None:
-            _end(keeper)  # says why
-        time.sleep(0.02)
-    raise LabError(f"the keeper of node {name} has not begun within {BOOT:.0f} s")
-
-
-def _end(keeper: subprocess.Popen[bytes]) -> None:
-    if keeper.stdin is not None:
-        keeper.stdin.close()
-    else:
-        keeper.terminate()
-    try:
-        status = keeper.wait(2 * GRACE)
-    except subprocess.TimeoutExpired as error:
-        raise LabError(f"the node's keeper (process {keeper.pid}) does not end") from error
-    with keeper.stderr or nullcontext() as stream:
-        complaint = stream.read().decode(errors="replace").strip() if stream else ""
-    if status:
-        raise LabError(f"the node's keeper ended with status {status}: {complaint}")
-
-
-def _clear(name: str) -> None:
-    _tool(["tests.lab.keeper", "--clear", name], PRIVATE)
-
-
-def _tool(module: Sequence[str], spaces: Sequence[str] = ()) -> None:
-    """Run one of the lab's own modules in a process of its own, for what would change this one."""
-    done = subprocess.run(
-        [*spaces, sys.executable, "-m", *module], cwd=ROOT, capture_output=True, text=True, check=False
-    )
-    if done.returncode:
-        raise LabError(f"{' '.join(module)}: {done.stderr.strip()}")
 
 
 def _kill_group(process: subprocess.Popen[bytes]) -> None:

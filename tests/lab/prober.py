@@ -19,7 +19,7 @@ from tests.lab.errors import LabError
 from tests.lab.node import Node
 
 _SCRIPT = Path(__file__).with_name("probe.py")
-_NODES = "/dev/.probe"  # the node's own /dev: not nodev, and gone with the node
+_NODES = "/run/lab-probe"  # not nodev, gone with the node, and not in /dev, which a privileged container gets whole
 
 
 @dataclass(frozen=True)

@@ -47,6 +47,14 @@ def test_hook_gives_a_device_behind_systemds_back(engine: Engine, prober: Prober
     assert prober.open(container.cgroup, GPU0).denied
 
 
+def test_unfiltered_container_may_open_everything(engine: Engine, prober: Prober) -> None:
+    """A container without a device filter can open a device that nobody gave it, before a reload and after."""
+    container = engine.run("trainer", args=engine.unfiltered)
+    assert prober.open(container.cgroup, GPU0).allowed
+    engine.node.run(["systemctl", "daemon-reload"])
+    assert prober.open(container.cgroup, GPU0).allowed
+
+
 def test_update_keeps_the_container_running(engine: Engine) -> None:
     """Changing the CPU weight through the engine takes effect on the running container."""
     container = engine.run("trainer")

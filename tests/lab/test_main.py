@@ -9,8 +9,8 @@ import sys
 import pytest
 
 from tests.lab.fixtures import need_node
-from tests.lab.node import ROOT
 from tests.lab.record import load
+from tests.lab.supervision import ROOT
 
 
 def lab(*arguments: str) -> subprocess.CompletedProcess[str]:

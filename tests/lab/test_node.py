@@ -14,9 +14,10 @@ import pytest
 
 from tests.lab.errors import LabError
 from tests.lab.fixtures import need_node
-from tests.lab.node import ROOT, Node, reap
+from tests.lab.node import Node
 from tests.lab.poll import until
 from tests.lab.record import BASE, load
+from tests.lab.supervision import ROOT, reap
 
 pytestmark = pytest.mark.node
 
