@@ -15,7 +15,7 @@ from structlog.typing import FilteringBoundLogger
 
 from gpuguard import __version__
 from gpuguard.config import DEFAULT_FILE, Settings, load
-from gpuguard.errors import BusError, ConfigError
+from gpuguard.errors import BusError, ConfigError, GpuguardError
 from gpuguard.guard import verbs
 from gpuguard.guard.build import Assembly, assemble
 from gpuguard.guard.clock import Clock
@@ -69,14 +69,16 @@ class Daemon:
             if reload.is_set():
                 reload.clear()
                 self._notify.reloading()
-                settings = self._reload(settings)
+                settings = await self._reload(settings)
         self._notify.stopping()
         emit(self._log, KINDS.stopped)
 
-    def _reload(self, settings: Settings) -> Settings:
+    async def _reload(self, settings: Settings) -> Settings:
+        """Return the new settings, or the old ones when the guard could not be built with the new."""
         try:
             new = load(self._path)
-        except ConfigError as error:
+            await self._assemble(new).close()
+        except GpuguardError as error:
             emit(self._log, KINDS.config_rejected, reason=str(error))
             return settings
         configure(new.log.format, new.log.level)
@@ -85,26 +87,21 @@ class Daemon:
 
     async def _serve(self, settings: Settings, stop: asyncio.Event, reload: asyncio.Event) -> None:
         """Run all parts with these settings until a signal comes. Raises what a part fails with."""
-        enforce = settings.guard.mode == "enforce" and not self._observe_only
         async with contextlib.AsyncExitStack() as stack:
-            assembly = assemble(
-                settings, self._metrics, self._log, enforce=enforce, settle=settings.guard.settle, writable=True
-            )
+            assembly = self._assemble(settings)
             stack.push_async_callback(assembly.close)
             clock = Clock(assembly.guard, assembly.watch, settings.guard.poll_interval, settings.guard.settle)
             listener = Listener(assembly.guard, assembly.watch, clock, assembly.link)
             stack.callback(listener.close)
-            control = ControlServer(Path(settings.paths.run), verbs.Desk(assembly, enforce=enforce).answer)
+            control = ControlServer(Path(settings.paths.run), verbs.Desk(assembly).answer)
             await control.start()
             stack.push_async_callback(control.stop)
-            if settings.metrics.listen:
-                http = self._http(settings, assembly, clock)
-                await http.start()
-                stack.push_async_callback(http.stop)
+            http = self._http(settings, assembly, clock)
+            stack.push_async_callback(http.stop)
             clock.round()
             with contextlib.suppress(asyncio.TimeoutError):  # then the looks go on beside the sources
                 await asyncio.wait_for(assembly.watch.idle(), _FIRST_LOOK)
-            await self._announce(settings, assembly, enforce=enforce)
+            await self._announce(settings, assembly)
             await _first_of(
                 stop.wait(),
                 reload.wait(),
@@ -112,7 +109,19 @@ class Daemon:
                 SignalSource(settings.paths.bus, listener.take, assembly.guard.parts.units.wanted).run(),
                 MonitorSource(settings.paths.bus, listener.take).run(),
                 self._heartbeat(settings, assembly, clock),
+                self._open(http, settings.metrics.listen),
             )
+
+    async def _open(self, http: Server, listen: str) -> None:
+        """Open the HTTP endpoint. One that cannot be had (an address in use) does not end the guard."""
+        complaint: Optional[str] = "" if listen else None
+        while complaint is not None:
+            reason = await _start(http)
+            if reason is not None and reason != complaint:
+                self._log.error("no metrics endpoint, trying again", reason=reason)
+            complaint = reason
+            await asyncio.sleep(_HEARTBEAT)
+        await asyncio.Event().wait()
 
     def _http(self, settings: Settings, assembly: Assembly, clock: Clock) -> Server:
         parts = assembly.guard.parts
@@ -125,14 +134,20 @@ class Daemon:
         files = TlsFiles(tls.tls_cert, tls.tls_key, tls.client_ca or None) if tls.tls_cert else None
         return Server(settings.metrics.listen, render, clock.late, files)
 
-    async def _announce(self, settings: Settings, assembly: Assembly, *, enforce: bool) -> None:
+    def _assemble(self, settings: Settings) -> Assembly:
+        enforce = settings.guard.mode == "enforce" and not self._observe_only
+        return assemble(
+            settings, self._metrics, self._log, enforce=enforce, settle=settings.guard.settle, writable=True
+        )
+
+    async def _announce(self, settings: Settings, assembly: Assembly) -> None:
         try:
             systemd = str(await assembly.guard.parts.observer.ask_version())
         except BusError as error:
             systemd = "unknown"
             self._log.warning("no systemd on the bus: losses are seen by the poll alone", reason=str(error))
         self._metrics.build(__version__, platform.python_version(), systemd, "v1")
-        mode = "enforce" if enforce else "observe"
+        mode = "enforce" if assembly.guard.policy.enforce else "observe"
         emit(self._log, KINDS.started, version=__version__, mode=mode, cgroup="v1", systemd=systemd)
         if settings.guard.shield:
             self._log.warning("this version does not keep the shield", setting="[guard] shield")
@@ -155,6 +170,15 @@ class Daemon:
             await asyncio.to_thread(self._metrics.write_textfile, path)
         except OSError as error:
             self._log.warning("cannot write the textfile", path=str(path), reason=str(error))
+
+
+async def _start(http: Server) -> Optional[str]:
+    """Start the endpoint; say why it cannot be."""
+    try:
+        await http.start()
+    except ConfigError as error:
+        return str(error)
+    return None
 
 
 async def _first_of(*work: Coroutine[Any, Any, Any]) -> None:

@@ -24,9 +24,8 @@ _SHORTEST_ID = 12
 class Desk:
     """Answers what commands ask of a running daemon."""
 
-    def __init__(self, assembly: Assembly, *, enforce: bool) -> None:
+    def __init__(self, assembly: Assembly) -> None:
         self._assembly = assembly
-        self._enforce = enforce
 
     async def answer(self, request: Mapping[str, Any]) -> Union[RepairReport, ReleaseReport]:
         """Do what one request of control.py asks. Raises GpuguardError."""
@@ -34,7 +33,7 @@ class Desk:
         if verb == "release":
             name, devices = request["name"], request["devices"]
             return release(guard, self._assembly.host, str(name), [str(device) for device in devices])
-        if verb == "repair" and not self._enforce:
+        if verb == "repair" and not guard.policy.enforce:
             raise GpuguardError("the daemon runs in observe mode and changes nothing: [guard] mode")
         if verb == "repair":
             names = [str(name) for name in request["names"]]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import re
+import socket
 import sys
 import urllib.request
 
@@ -17,7 +18,6 @@ from tests.lab.node import Node
 from tests.lab.poll import until
 from tests.lab.sim import node as sim
 
-_PORT = 10195
 _CONFIG = """[guard]
 settle = "300ms"
 declare = {declare}
@@ -41,10 +41,11 @@ def main() -> int:
             with Node.boot("v1") as node:
                 play(RealStage(node))
             return 0
-        screen.say(f"No real node here: {reason}.")
+        if reason != "asked for":
+            screen.say(f"No real node here: {reason}.")
         with sim.SimNode.boot() as simulated:
             play(SimStage(simulated))
-        screen.say(screen.bad("No kernel enforced these lists: the node was simulated.") + f" Real node: {reason}.")
+        screen.say(screen.bad("No kernel enforced these lists: the node was simulated.") + f" Why: {reason}.")
     except LabError as error:
         print(f"demo: {error}", file=sys.stderr)
         return 1
@@ -55,16 +56,24 @@ def play(stage: Stage) -> None:
     """Show loss, repair, protection, and what gpuguard tells of them."""
     screen.heading(f"gpuguard on {stage.title}")
     without_guard(stage)
-    config = _CONFIG.format(declare="false", port=_PORT)
-    with stage.guard(config) as guard:
+    port = free_port()
+    with stage.guard(_CONFIG.format(declare="false", port=port)) as guard:
         guard.await_output('"started"')
         box = first_loss(stage, guard)
         next_reload(stage, guard, box)
-        what_it_tells(stage)
-    with stage.guard(_CONFIG.format(declare="true", port=_PORT)) as guard:
+        what_it_tells(stage, port)
+    with stage.guard(_CONFIG.format(declare="true", port=free_port())) as guard:
         guard.await_output('"started"')
         before_the_loss(stage, guard)
     screen.say()
+
+
+def free_port() -> int:
+    """Return a port of the loopback interface that nobody listens on: a node shares the machine's network."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        port: int = listener.getsockname()[1]
+        return port
 
 
 def without_guard(stage: Stage) -> None:
@@ -107,13 +116,13 @@ def next_reload(stage: Stage, guard: Daemon, box: Box) -> None:
     screen.say(f"repairs by gpuguard meanwhile       {len(lines_of(guard, box.scope, ['repaired'])) - 1}")
 
 
-def what_it_tells(stage: Stage) -> None:
+def what_it_tells(stage: Stage, port: int) -> None:
     """Show the status and the metrics."""
     screen.heading("4. What gpuguard tells")
     screen.command("gpuguard status")
     screen.quote(line for line in stage.gpuguard("status").splitlines() if line)
-    screen.command(f"curl -s localhost:{_PORT}/metrics | grep …")
-    with urllib.request.urlopen(f"http://127.0.0.1:{_PORT}/metrics", timeout=10) as response:
+    screen.command(f"curl -s localhost:{port}/metrics | grep …")
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as response:
         text = response.read().decode()
     screen.quote(line for line in text.splitlines() if _SHOWN.match(line))
 
