@@ -2,27 +2,34 @@
 
 from __future__ import annotations
 
+from typing import Callable
+
 import pytest
 
-from tests.lab.containers import Engine
+from tests.lab.containers import Container, Engine
 from tests.lab.devices import CTL, GPU0, UVM
 from tests.lab.prober import Prober
 
-TRIGGERS = {
-    "daemon-reload": ["systemctl", "daemon-reload"],
-    "daemon-reexec": ["systemctl", "daemon-reexec"],
-    "set-property": ["systemctl", "set-property", "{scope}", "CPUShares=512"],
+TRIGGERS: dict[str, Callable[[Container], object]] = {
+    "daemon-reload": lambda container: container.node.run(["systemctl", "daemon-reload"]),
+    "daemon-reexec": lambda container: container.node.run(["systemctl", "daemon-reexec"]),
+    "set-property": lambda container: container.node.run(
+        ["systemctl", "set-property", container.scope, "CPUShares=512"]
+    ),
+    "update": lambda container: container.update_cpu_shares(512),
 }
 
 
 @pytest.mark.parametrize("trigger", TRIGGERS)
 def test_container_loses_its_devices(engine: Engine, prober: Prober, trigger: str) -> None:
     """Every device that a running container was given is denied to it after each of the triggers."""
-    container = engine.run("trainer", [GPU0, CTL, UVM])
-    before = {device.path: str(prober.open(container.cgroup, device)) for device in (GPU0, CTL, UVM)}
+    devices = (GPU0, CTL, UVM)
+    container = engine.run("trainer", devices)
+    before = {device.path: str(prober.open(container.cgroup, device)) for device in devices}
 
-    engine.node.run([word.format(scope=container.scope) for word in TRIGGERS[trigger]])
+    TRIGGERS[trigger](container)
 
-    after = {device.path: str(prober.open(container.cgroup, device)) for device in (GPU0, CTL, UVM)}
+    after = {device.path: str(prober.open(container.cgroup, device)) for device in devices}
     assert set(before.values()) == {"ENXIO"}
     assert set(after.values()) == {"EPERM"}
+    assert "Operation not permitted" in container.exec(["cat", GPU0.path]).stderr

@@ -19,6 +19,7 @@ class Container:
 
     def __init__(self, engine: Engine, name: str) -> None:
         self.name = name
+        self.node = engine.node
         self._engine = engine
         self.id = self._inspect("{{.Id}}")
         self.pid = int(self._inspect("{{.State.Pid}}"))

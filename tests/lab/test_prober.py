@@ -26,7 +26,7 @@ ALLOWED = ["/dev/null rw", "/dev/char/195:0 rw", "/dev/char/10:254 rw"]
         (errno.EACCES, False, False, "EACCES"),
     ],
 )
-def test_meaning_of_each_answer(number: int, allowed: bool, denied: bool, text: str) -> None:  # noqa: FBT001
+def test_meaning_of_each_answer(number: int, allowed: bool, denied: bool, text: str) -> None:
     """Success and ENXIO mean allowed, EPERM means denied, and any other errno means neither."""
     answer = Answer(number)
     assert (answer.allowed, answer.denied, str(answer)) == (allowed, denied, text)
