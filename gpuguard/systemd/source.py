@@ -52,6 +52,6 @@ class Source:
             self.down(reason)
             if clock() - started > longest:
                 delay = FIRST_DELAY
-            # Many guards on one machine's containers must not come back in step.
+            # Jitter, or all clients of a bus that was restarted come back in step.
             await asyncio.sleep(delay * random.uniform(0.5, 1.0))  # noqa: S311 -- not for secrets
             delay = min(delay * 2, longest)

@@ -336,6 +336,18 @@ async def test_a_bus_that_stops_reading_is_given_up(monkeypatch: pytest.MonkeyPa
         await bus.close()
 
 
+async def test_an_error_of_the_receiver_ends_the_connection(daemon: BusDaemon) -> None:
+    """A bug in what takes the messages shows as a lost connection, not as one that is silent for ever."""
+
+    def broken(_: Incoming) -> None:
+        raise ZeroDivisionError
+
+    bus = Bus(daemon.address, broken)
+    await bus.connect()  # dbus-daemon greets with NameAcquired
+    assert "reader failed" in await bus.lost()
+    await bus.close()
+
+
 async def test_a_flood_of_messages_leaves_turns_to_others(daemon: BusDaemon) -> None:
     """While thousands of signals are being read, other tasks of the process go on."""
     received: list[Incoming] = []
