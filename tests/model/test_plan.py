@@ -161,7 +161,7 @@ class TestDeclarations:
 
     @pytest.mark.invariant(2)
     def test_other_rules_are_declared_along(self) -> None:
-        """Rules outside the guarded classes that systemd does not know would go with its rewrite: they are declared too."""
+        """Other rules that systemd does not know would go with its rewrite of the list, so they are declared along."""
         in_force = RuleSet.of("c 1:0 rw", "c 1:1 rw", "c 5:0 rwm", "c 10:200 rwm", "c 1:9 m", "c *:* m")
         found = planned(look(in_force, declaration(TTY)))
         assert declared(found) == ["char-* m", GPU0, GPU1, "/dev/char/1:9 m", "/dev/char/10:200 rwm"]
