@@ -168,7 +168,9 @@ class DevicesV1:
         if error.errno != errno.EPERM:
             return self._error(error, control_group, f"cannot allow '{rule}'")
         ancestor = self.denying_ancestor(control_group, rule)
-        why = f"its ancestor {ancestor} denies it" if ancestor else "the kernel refuses it (is CAP_SYS_ADMIN missing?)"
+        # A group that allows by default prints `a *:* rwm` and not what it denies.
+        hidden = "an ancestor denies it without showing it, or CAP_SYS_ADMIN is missing"
+        why = f"its ancestor {ancestor} denies it" if ancestor else hidden
         return DeniedError(f"{control_group}: cannot allow '{rule}': {why}")
 
     def _error(self, error: OSError, control_group: str, what: str) -> Exception:
