@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import shutil
 import signal
 import sys
 from pathlib import Path
@@ -45,6 +46,8 @@ async def run(root: Path) -> None:
         print("ready", flush=True)
         await _work(loop, queue)
         await bus.leave()
+    # Whoever wanted the node may have been killed: its files are removed here.
+    shutil.rmtree(root)
 
 
 async def _work(loop: asyncio.AbstractEventLoop, queue: asyncio.Queue[Job]) -> None:

@@ -58,15 +58,16 @@ class Api:
         }
 
     async def serve(self, call: Message) -> None:
-        """Do what one call asks for, and reply."""
+        """Do what one call asks for, reply, and do what comes after the reply."""
         self.calls.append({"sender": call.sender, "path": call.path, "member": call.member, "body": _plain(call.body)})
         try:
             answer = await self._method(call)(call)
         except BusFault as fault:
             await self._bus.send(Message.new_error(call, fault.name, fault.text))
-            return
-        if answer is not None:
-            await self._bus.send(Message.new_method_return(call, *answer))
+        else:
+            if answer is not None:
+                await self._bus.send(Message.new_method_return(call, *answer))
+        await self._manager.dispatch()
 
     async def reexec(self) -> None:
         """Become a new process, which takes the name over; whoever waits for an answer of the old one gets none."""
@@ -75,8 +76,9 @@ class Api:
         await self._manager.end_reexec()
 
     def _method(self, call: Message) -> Method:
-        interfaces = self._interfaces(call.path)
-        if (call.interface, call.member) not in self._methods or call.interface not in {PROPERTIES, *interfaces}:
+        if (call.interface, call.member) not in self._methods or (
+            call.interface == MANAGER and call.path != MANAGER_PATH
+        ):
             raise BusFault(UNKNOWN_METHOD, f"Unknown method {call.member} or interface {call.interface}.")
         signature, method = self._methods[call.interface, call.member]
         if call.signature != signature:
@@ -124,16 +126,11 @@ class Api:
         return "", []
 
     async def _start_transient_unit(self, call: Message) -> Answer:
-        async def reply(job: str) -> None:
-            await self._bus.send(Message.new_method_return(call, "o", [job]))
-
         name, _, properties, _ = call.body
-        await self._manager.start_transient(name, properties, reply)
-        return None
+        return "o", [await self._manager.start_transient(name, properties)]
 
     async def _stop_unit(self, call: Message) -> Answer:
-        await self._manager.stop(call.body[0])
-        return "o", [f"{MANAGER_PATH}/job/0"]
+        return "o", [await self._manager.stop(call.body[0])]
 
     async def _reload(self, _call: Message) -> Answer:
         await self._manager.reload()
@@ -166,8 +163,14 @@ class Api:
         if name is None:
             raise BusFault(UNKNOWN_OBJECT, f"Unknown object '{path}'.")
         # systemd answers for any well-formed name; what it does not know is "not-found" and "inactive".
-        unit = self._manager.units.get(name) or Unit(name)
-        return {f"{SYSTEMD}.Unit": unit.unit_interface(self._root), f"{SYSTEMD}.{unit.kind}": unit.kind_interface()}
+        unit = self._manager.units.get(name)
+        if unit is None:
+            self._manager.load_in_vain(name)
+            unit = Unit(name)
+        return {
+            f"{SYSTEMD}.Unit": unit.unit_interface(self._root, self._manager.known_directories),
+            f"{SYSTEMD}.{unit.kind}": unit.kind_interface(),
+        }
 
 
 def _row(unit: Unit) -> list[Any]:

@@ -41,7 +41,7 @@ class Control:
             "reload": manager.reload,
             "reexec": api.reexec,
             "set-property": self._set_property,
-            "stop": manager.stop,
+            "end": manager.end,
             "add-service": manager.add_service,
             "settle": self._settle,
             "set-gap": self._set_gap,
@@ -71,9 +71,11 @@ class Control:
 
         async def job() -> None:
             try:
-                answer.set_result({"result": await self._verbs[verb](**arguments)})
+                result = {"result": await self._verbs[verb](**arguments)}
             except BusFault as fault:
-                answer.set_result({"error": fault.name, "text": fault.text})
+                result = {"error": fault.name, "text": fault.text}
+            await self._manager.dispatch()
+            answer.set_result(result)
 
         queue.put_nowait(job)
         return await answer

@@ -24,6 +24,7 @@ _PROC_DEVICES = f"""Character devices:
   5 /dev/tty
   5 /dev/ptmx
  10 misc
+128 ptm
 136 pts
 188 ttyUSB
 195 nvidia

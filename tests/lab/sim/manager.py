@@ -48,14 +48,16 @@ class Manager:
 
     def __init__(self, root: Path, tree: Tree, outlet: Outlet) -> None:
         self.units: dict[str, Unit] = {}
+        self.known_directories: set[Path] = set()
         self.gap = 0.0
         self._root = root
         self._tree = tree
         self._outlet = outlet
         self._jobs = 0
+        self._later: list[Callable[[], Awaitable[None]]] = []
         for name in ("-.slice", "system.slice", "init.scope"):
             self.units[name] = self._activated(Unit(name, slice="-.slice"))
-            self._tree.make(self.units[name].control_group)
+            self._tree.make(self.units[name].group)
 
     def unit(self, name: str) -> Unit:
         """Return a loaded unit. Raises BusFault."""
@@ -71,10 +73,8 @@ class Manager:
         self._realize_groups(unit)
         await self._signal("UnitNew", "so", [name, unit_path(name)])
 
-    async def start_transient(
-        self, name: str, properties: Sequence[tuple[str, Variant]], reply: Callable[[str], Awaitable[None]]
-    ) -> None:
-        """Make a scope; `reply` is told the job's path when systemd would answer. Raises BusFault."""
+    async def start_transient(self, name: str, properties: Sequence[tuple[str, Variant]]) -> str:
+        """Make a scope and return its job's path, which is told before the job is done. Raises BusFault."""
         if name in self.units:
             raise BusFault(UNIT_EXISTS, f"Unit {name} was already loaded or has a fragment file.")
         unit = Unit(name, transient=True)
@@ -88,25 +88,25 @@ class Manager:
         fragment.write_text(unitfile.fragment_text(lines))
         unit.fragment, unit.fragment_ns = str(fragment), time.time_ns()
         self.units[name] = unit
-        self._jobs += 1
-        job = f"{MANAGER_PATH}/job/{self._jobs}"
         await self._signal("UnitNew", "so", [name, unit_path(name)])
-        await self._signal("JobNew", "uos", [self._jobs, job, name])
-        await self._changed(unit)
-        await reply(job)
-        self._activated(unit)
-        self._realize_groups(unit)
-        await self._apply(unit)
-        await self._changed(unit)
-        await self._signal("JobRemoved", "uoss", [self._jobs, job, name, "done"])
-        await self._changed(unit)
+        job = await self._new_job(name)
+
+        async def finish() -> None:
+            await self._changed(unit)
+            self._activated(unit)
+            self._realize_groups(unit)
+            await self._apply(unit)
+            await self._changed(unit)
+            await self._signal("JobRemoved", "uoss", [*job, name, "done"])
+            await self._changed(unit)
+
+        self._later.append(finish)
+        return job[1]
 
     async def set_properties(self, name: str, properties: Sequence[tuple[str, Variant]]) -> None:
         """Set properties of a unit: all or, when one is refused, none. Raises BusFault."""
-        if _VALID_NAME.fullmatch(name) and name not in self.units:
-            # systemd loads the unit to find out, and lets go of it again.
-            await self._signal("UnitNew", "so", [name, unit_path(name)])
-            await self._signal("UnitRemoved", "so", [name, unit_path(name)])
+        if name not in self.units and _VALID_NAME.fullmatch(name):
+            self.load_in_vain(name)
             raise BusFault(NO_SUCH_UNIT, f"Unit {name} not found.")
         unit = self.unit(name)
         for key, value in properties:
@@ -118,20 +118,52 @@ class Manager:
         if names & _REALIZING:
             await self._apply(unit)
         if "Description" in names:
-            await self._changed(unit)
+            self._later.append(lambda: self._changed(unit))
 
-    async def stop(self, name: str) -> None:
-        """End a unit, as when its last process dies. Raises BusFault."""
+    def load_in_vain(self, name: str) -> None:
+        """Do what systemd does when it is asked about a unit that is not there: it comes and goes, with signals."""
+
+        async def announce() -> None:
+            await self._signal("UnitNew", "so", [name, unit_path(name)])
+            await self._signal("UnitRemoved", "so", [name, unit_path(name)])
+
+        self._later.append(announce)
+
+    async def dispatch(self) -> None:
+        """Do what systemd does after it has replied."""
+        while self._later:
+            await self._later.pop(0)()
+
+    async def stop(self, name: str) -> str:
+        """Stop a unit and return its job's path, which is told before the job is done. Raises BusFault."""
         unit = self.unit(name)
-        group = unit.control_group
+        await self._changed(unit)
+        job = await self._new_job(name)
+
+        async def finish() -> None:
+            await self._changed(unit)
+            await self._changed(unit)
+            unit.active = False
+            await self._changed(unit)
+            await self._signal("JobRemoved", "uoss", [*job, name, "done"])
+            await self._forget(unit)
+
+        self._later.append(finish)
+        return job[1]
+
+    async def end(self, name: str) -> None:
+        """End a unit, as when its last process dies. Raises BusFault."""
+        await self._forget(self.unit(name))
+
+    async def _forget(self, unit: Unit) -> None:
+        if unit.group in self._tree:
+            self._tree.remove(unit.group)
         unit.active = False
         await self._changed(unit)
-        if group in self._tree:
-            self._tree.remove(group)
         if unit.transient:
-            unitfile.forget_transient(self._root, name)
-        del self.units[name]
-        await self._signal("UnitRemoved", "so", [name, unit_path(name)])
+            unitfile.forget_transient(self._root, unit.name)
+        del self.units[unit.name]
+        await self._signal("UnitRemoved", "so", [unit.name, unit_path(unit.name)])
 
     async def reload(self) -> None:
         """Read all files again and apply them, as `systemctl daemon-reload` makes systemd do."""
@@ -155,15 +187,16 @@ class Manager:
         await self._signal("Reloading", "b", [False])
 
     async def _reload_and_apply(self) -> None:
+        self.known_directories = unitfile.drop_in_directories(self._root)
         for unit in self.units.values():
-            unit.load(self._root)
+            unit.load(self._root, self.known_directories)
         for unit in list(self.units.values()):
             if unit.kind != "Slice" and unit.name != "init.scope":
                 await self._apply(unit)
 
     async def _apply(self, unit: Unit) -> None:
         """Write the unit's device list, as cgroup_apply_devices does on v1: it ignores refusals."""
-        group = unit.control_group
+        group = unit.group
         proc_devices = (self._root / "proc/devices").read_text()
         for verb, text in unit.devices.writes(self._node_number, proc_devices):
             self._tree.write(group, verb, text, "systemd")
@@ -180,6 +213,12 @@ class Manager:
         kind = "c" if stat.S_ISCHR(status.st_mode) else "b" if stat.S_ISBLK(status.st_mode) else None
         return f"{kind} {os.major(status.st_rdev)}:{os.minor(status.st_rdev)}" if kind else None
 
+    async def _new_job(self, name: str) -> tuple[int, str]:
+        self._jobs += 1
+        job = f"{MANAGER_PATH}/job/{self._jobs}"
+        await self._signal("JobNew", "uos", [self._jobs, job, name])
+        return self._jobs, job
+
     def _activated(self, unit: Unit) -> Unit:
         unit.active = True
         unit.invocation = uuid.uuid4().bytes
@@ -187,12 +226,13 @@ class Manager:
         return unit
 
     def _realize_groups(self, unit: Unit) -> None:
-        self._tree.make(unit.control_group)
-        self._tree.set_procs(unit.control_group, unit.pids)
+        self._tree.make(unit.group)
+        self._tree.set_procs(unit.group, unit.pids)
 
     def _write_drop_in(self, unit: Unit, key: str) -> None:
         directory = self._root / unitfile.TRANSIENT / f"{unit.name}.d"
         directory.mkdir(exist_ok=True)
+        self.known_directories.add(directory)
         path = directory / f"50-{key}.conf"
         path.write_text(unitfile.drop_in_text(unit.lines(key)))
         unit.drop_ins_ns = time.time_ns()
@@ -207,7 +247,7 @@ class Manager:
             await self._outlet.emit(
                 path, PROPERTIES, "PropertiesChanged", "sa{sv}as", [f"{SYSTEMD}.{unit.kind}", changed, []]
             )
-        now = unit.unit_interface(self._root)
+        now = unit.unit_interface(self._root, self.known_directories)
         changed = {
             key: now[key] for key in ("ActiveState", "SubState", "InvocationID", "ActiveEnterTimestampMonotonic")
         }

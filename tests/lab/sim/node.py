@@ -105,7 +105,7 @@ class SimNode:
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.communicate()
-        shutil.rmtree(self.root)
+        shutil.rmtree(self.root, ignore_errors=True)  # it has done so itself unless it failed
 
     def log(self) -> str:
         """Return what the node's process complained about."""

@@ -53,4 +53,4 @@ class SimScope:
 
     def stop(self) -> None:
         """End its process: systemd removes the scope and its cgroup."""
-        self._node.control("stop", name=self.name)
+        self._node.control("end", name=self.name)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
+from collections.abc import Container
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -74,10 +75,8 @@ class Unit:
         return self.name.rpartition(".")[2].capitalize()
 
     @property
-    def control_group(self) -> str:
-        """The path of its cgroup, "" when it has none."""
-        if not self.active:
-            return ""
+    def group(self) -> str:
+        """The path of its cgroup, which it has while it is active."""
         return slice_path(self.name) if self.kind == "Slice" else f"{slice_path(self.slice).rstrip('/')}/{self.name}"
 
     def check(self, name: str, value: Variant, *, starting: bool = False) -> None:
@@ -128,14 +127,14 @@ class Unit:
             values = [self.resources[name]]
         return [(self.kind, f"{name}={value}") for value in values]
 
-    def load(self, root: Path) -> None:
+    def load(self, root: Path, known: Container[Path]) -> None:
         """Forget the settings and read them from the files, as a reload does."""
         self.devices = DeviceSettings()
         self.resources.clear()
         self.description = ""
         self.bpf_programs = []
         self.fragment = unitfile.find_fragment(root, self.name)
-        self.drop_ins = unitfile.find_drop_ins(root, self.name)
+        self.drop_ins = unitfile.find_drop_ins(root, self.name, known)
         self.fragment_ns = _mtime(self.fragment)
         self.drop_ins_ns = max((_mtime(path) for path in self.drop_ins), default=0)
         for path in filter(None, [self.fragment, *self.drop_ins]):
@@ -157,15 +156,15 @@ class Unit:
         elif key in RESOURCES:
             self.resources[key] = int(value)
 
-    def need_daemon_reload(self, root: Path) -> bool:
+    def need_daemon_reload(self, root: Path, known: Container[Path]) -> bool:
         """Whether the files differ from what was read (unit_need_daemon_reload of systemd 252)."""
         files = [(self.fragment, self.fragment_ns)] if self.fragment else []
         files += [(path, self.drop_ins_ns) for path in self.drop_ins]
-        return self.drop_ins != unitfile.find_drop_ins(root, self.name) or any(
+        return self.drop_ins != unitfile.find_drop_ins(root, self.name, known) or any(
             not Path(path).exists() or _mtime(path) > then for path, then in files
         )
 
-    def unit_interface(self, root: Path) -> dict[str, Variant]:
+    def unit_interface(self, root: Path, known: Container[Path]) -> dict[str, Variant]:
         """Return org.freedesktop.systemd1.Unit, as far as it is imitated."""
         return {
             "Id": Variant("s", self.name),
@@ -176,7 +175,7 @@ class Unit:
             "SubState": Variant("s", "running" if self.active else "dead"),
             "FragmentPath": Variant("s", self.fragment),
             "DropInPaths": Variant("as", self.drop_ins),
-            "NeedDaemonReload": Variant("b", self.need_daemon_reload(root)),
+            "NeedDaemonReload": Variant("b", self.need_daemon_reload(root, known)),
             "InvocationID": Variant("ay", self.invocation),
             "Transient": Variant("b", self.transient),
             "ActiveEnterTimestampMonotonic": Variant("t", self.started_usec),
@@ -187,7 +186,7 @@ class Unit:
         resources = {name: Variant("t", self.resources.get(name, _UNSET)) for name in RESOURCES}
         return {
             "Slice": Variant("s", self.slice if self.active else ""),
-            "ControlGroup": Variant("s", self.control_group),
+            "ControlGroup": Variant("s", self.group if self.active else ""),
             "DevicePolicy": Variant("s", self.devices.policy),
             "DeviceAllow": Variant("a(ss)", [list(entry) for entry in self.devices.allow]),
             "BPFProgram": Variant("a(ss)", self.bpf_programs),

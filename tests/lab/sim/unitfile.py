@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator
 from pathlib import Path
 
 TRANSIENT = "run/systemd/transient"
@@ -41,17 +41,28 @@ def find_fragment(root: Path, unit: str) -> str:
     return next((str(path) for place in _SEARCH if (path := root / place / unit).is_file()), "")
 
 
-def find_drop_ins(root: Path, unit: str) -> list[str]:
+def drop_in_directories(root: Path) -> set[Path]:
+    """Return all directories with drop-ins.
+
+    systemd looks only into those that it knew at its last reload or made itself (unit_path_cache), so that
+    the first drop-in in a new directory is not noticed, nor is NeedDaemonReload true, until the next reload.
+    """
+    return {path for place in _SEARCH for path in (root / place).glob("*.d")}
+
+
+def find_drop_ins(root: Path, unit: str, known: Container[Path]) -> list[str]:
     """Return the paths of the unit's drop-ins in the order in which they are read.
 
-    That order is by file name over all directories; of one name, the directory that comes first wins
+    That order is by file name over all `known` directories; of one name, the directory that comes first wins
     (systemd.unit(5): in each place `NAME.d`, then `PREFIX-.scope.d` from long to short, then `scope.d`).
     """
     found: dict[str, str] = {}
     for place in _SEARCH:
-        for directory in _drop_in_directories(unit):
-            for path in (root / place / directory).glob("*.conf"):
-                found.setdefault(path.name, str(path))
+        for name in _drop_in_names(unit):
+            directory = root / place / name
+            if directory in known:
+                for path in directory.glob("*.conf"):
+                    found.setdefault(path.name, str(path))
     return [found[name] for name in sorted(found)]
 
 
@@ -61,7 +72,7 @@ def forget_transient(root: Path, unit: str) -> None:
     shutil.rmtree(root / TRANSIENT / f"{unit}.d", ignore_errors=True)
 
 
-def _drop_in_directories(unit: str) -> Iterator[str]:
+def _drop_in_names(unit: str) -> Iterator[str]:
     name, _, kind = unit.rpartition(".")
     yield f"{unit}.d"
     dashes = [place for place, letter in enumerate(name) if letter == "-" and place + 1 < len(name)]
