@@ -15,7 +15,7 @@ Deliver = Callable[[codec.Incoming], None]
 # Looks at a signal's header and body before it is decoded; False drops it.
 Wanted = Callable[[bytes, bytes], bool]
 
-# systemd's longest answer, all units of a big node, is below 2 MiB.
+# systemd's longest answer, a list of all units, has some 350 bytes for each.
 MAX_MESSAGE = 16 * 1024 * 1024
 # A bus that does not read what it is sent is as good as gone.
 MAX_UNSENT = 4 * 1024 * 1024
