@@ -37,6 +37,10 @@ class Clock:
             return None
         return f"no look at the containers for {silent:.0f} s"
 
+    def soon(self) -> None:
+        """Make the next round now."""
+        self._hurried.set()
+
     def hurry(self) -> None:
         """Begin quick rounds: something is starting, or a source had a gap."""
         self._quick_until = time.monotonic() + self._linger

@@ -63,6 +63,8 @@ class Listener:
             # Sent after the device lists were rewritten (systemd's manager_dispatch_dbus_queue).
             self._guard.parts.recorder.metrics.reload(causes.reload_ended(now))
             self.look_at_all()
+            # The source passes over units that come during a reload, among them new ones.
+            self._clock.soon()
 
     def _unit(self, event: events.Event) -> None:
         """See a unit come or go. During a reload every unit does, and only one not yet known is news."""
