@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -16,7 +18,8 @@ from tests.lab.errors import LabError
 from tests.lab.fixtures import need_node
 from tests.lab.node import Node
 from tests.lab.poll import until
-from tests.lab.record import BASE, load
+from tests.lab.process import identify
+from tests.lab.record import BASE
 from tests.lab.supervision import ROOT, reap
 
 pytestmark = pytest.mark.node
@@ -44,19 +47,26 @@ def _able() -> None:
     need_node("v1")
 
 
-@pytest.fixture
-def owner(tmp_path: Path) -> Iterator[tuple[subprocess.Popen[bytes], str]]:
-    """Return a process that has booted a node and waits, and the node's name."""
-    log = (tmp_path / "log").open("w+b")
+@contextmanager
+def owner(**environment: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """Start a process that boots a node and waits; give it and the node's name."""
     script = "import time; from tests.lab.node import Node; print(Node.boot().name, flush=True); time.sleep(600)"
-    process = subprocess.Popen([sys.executable, "-c", script], cwd=ROOT, stdout=subprocess.PIPE, stderr=log)
-    with process, log:
+    process = subprocess.Popen(
+        [sys.executable, "-c", script],
+        cwd=ROOT,
+        env={**os.environ, **environment},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    with process:
         assert process.stdout is not None
-        name = process.stdout.readline().decode().strip()
-        assert name, (tmp_path / "log").read_text()
-        yield process, name
-        process.kill()
-    reap()
+        said = process.stdout.readline().strip()
+        try:
+            assert said.startswith("v1-"), said + process.stdout.read()
+            yield process, said
+        finally:
+            process.kill()
 
 
 def test_systemd_is_its_first_process(node_v1: Node) -> None:
@@ -146,26 +156,35 @@ def test_a_failed_boot_says_why_and_leaves_no_trace(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
-def test_the_node_ends_with_its_owner(owner: tuple[subprocess.Popen[bytes], str], number: int) -> None:
+def test_the_node_ends_with_its_owner(number: int) -> None:
     """When the process that booted a node is ended by a signal, its node goes by itself, without a trace."""
-    process, name = owner
-    process.send_signal(number)
-    process.wait(20)
-    until(lambda: not traces(name), 20, f"the end of node {name}")
+    with owner() as (process, name):
+        process.send_signal(number)
+        process.wait(20)
+        until(lambda: not traces(name), 20, f"the end of node {name}")
 
 
-def test_reap_removes_what_a_killed_keeper_left(owner: tuple[subprocess.Popen[bytes], str]) -> None:
+def test_reap_removes_what_a_killed_keeper_left(tmp_path: Path) -> None:
     """When even the process that removes nodes is killed, the next `reap` removes the node."""
-    process, name = owner
-    record = load(name)
-    assert record is not None
-    os.kill(record.keeper.pid, signal.SIGKILL)
-    process.kill()
-    process.wait(20)
-    until(lambda: not record.keeper.alive(), 20, "the end of the keeper")
-    assert record.init() is not None
-    assert name in reap()
+    base = {"GPUGUARD_LAB_DIR": str(tmp_path / "lab")}  # out of reach of the reaping that other tests do
+    with owner(**base) as (process, name):
+        keeper = json.loads((tmp_path / "lab" / name / "record.json").read_text())["keeper"]["pid"]
+        os.kill(keeper, signal.SIGKILL)
+        process.kill()
+        process.wait(20)
+        until(lambda: identify(keeper) is None, 20, "the end of the keeper")
+        assert traces(name)
+        reaped = subprocess.run(
+            [sys.executable, "-m", "tests.lab", "reap"],
+            cwd=ROOT,
+            env={**os.environ, **base},
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+    assert reaped.stdout == f"{name} removed\n"
     until(lambda: not traces(name), 20, f"the end of node {name}")
+    assert not (tmp_path / "lab").exists()
 
 
 def test_reap_leaves_living_nodes_alone(node_v1: Node) -> None:
