@@ -77,16 +77,16 @@ class DeviceGroup:
             self._add(rule)
         else:
             self._remove(rule)
-        self._propagate(rule, root_allows=self.default_allow)
+        self._propagate(rule)
 
-    def _propagate(self, rule: Rule, *, root_allows: bool) -> None:
+    def _propagate(self, rule: Rule) -> None:
         for child in self.children:
-            if root_allows and child.default_allow:
+            if child.default_allow:
                 child._add(rule)
             else:
                 child._remove(rule)
             child._drop_what_the_parent_forbids()
-            child._propagate(rule, root_allows=root_allows)
+            child._propagate(rule)
 
     def _drop_what_the_parent_forbids(self) -> None:
         for rule in self._rules():

@@ -2,9 +2,19 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+from pathlib import Path
+from threading import Thread
+
+import pytest
 from dbus_next.signature import Variant
 
-from tests.lab.sim.node import SimNode
+from tests.lab.errors import LabError
+from tests.lab.poll import until
+from tests.lab.process import identify
+from tests.lab.sim import layout
+from tests.lab.sim.node import ROOT, SimNode
 
 GPU = ["c 195:0 rw", "c 195:255 rw", "c 510:0 rw"]
 DECLARED = Variant("a(ss)", [["/dev/char/195:0", "rw"], ["/dev/char/195:255", "rw"], ["/dev/char/510:0", "rw"]])
@@ -81,3 +91,37 @@ def test_nothing_is_left_of_it() -> None:
         node.scope()
         root = node.root
     assert not root.exists()
+
+
+def test_the_gap_can_be_seen(sim: SimNode) -> None:
+    """Between systemd's deny-all and its first allow the list is empty, for as long as was asked for."""
+    scope = sim.scope()
+    sim.set_gap(0.5)
+    reload = Thread(target=sim.daemon_reload)
+    reload.start()
+    until(lambda: not scope.rules().rules, 10, "an empty list")
+    reload.join()
+    assert scope.rules().rules
+
+
+def test_it_does_not_outlive_its_owner() -> None:
+    """The node's process, its dbus-daemon and its files vanish when whoever booted it is killed."""
+    script = "from tests.lab.sim.node import SimNode; print(SimNode.boot().root, flush=True); input()"
+    with subprocess.Popen(
+        [sys.executable, "-c", script], cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as owner:
+        assert owner.stdout
+        root = Path(owner.stdout.readline().strip())
+        assert root.is_dir()
+        bus = identify(int((root / layout.BUS_PID).read_text()))
+        assert bus
+        owner.kill()
+    until(lambda: not root.exists(), 20, f"the end of {root}")
+    assert not bus.alive()
+
+
+def test_without_dbus_daemon_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine without dbus-daemon is told so, with the package's name."""
+    monkeypatch.setenv("PATH", "/nonexistent")
+    with pytest.raises(LabError, match=r"dbus-daemon is not installed .*apt-get install dbus"):
+        SimNode.boot()
