@@ -1,0 +1,116 @@
+"""`make install` and `make uninstall` on a node at work."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import gpuguard
+from tests.lab.containers import Docker
+from tests.lab.devices import GPU0
+from tests.lab.node import ROOT, Node
+from tests.lab.prober import Prober
+
+pytestmark = pytest.mark.timeout(400)
+
+CONFIG = "etc/gpuguard/gpuguard.toml"
+SOURCE = "/root/gpuguard"
+SHIPPED = ("gpuguard", "systemd", "deploy", "tools", "pyproject.toml", "README.md")
+# Where pip gets its packages from, should this machine have told it by the environment.
+ENVIRONMENT = {name: value for name, value in os.environ.items() if name.startswith("PIP_") or "proxy" in name.lower()}
+
+
+def tool(node: Node, name: str, *, check: bool = True) -> subprocess.CompletedProcess[str]:
+    """Run tools/install or tools/uninstall from the node's own copy of the source."""
+    return node.run([f"{SOURCE}/tools/{name}"], check=check, timeout=180, env=ENVIRONMENT)
+
+
+def last_reload(node: Node) -> int:
+    """Return when the node's systemd last reloaded: microseconds of the monotonic clock, 0 for never since the boot."""
+    return int(node.run(["systemctl", "show", "--value", "--property=UnitsLoadTimestampMonotonic"]).stdout)
+
+
+def files(node: Node) -> set[str]:
+    """Return the paths in the node's system directories that have to do with gpuguard."""
+    found = node.run(["find", "/usr/bin", "/usr/lib", "/lib/systemd", "/etc", "-name", "*gpuguard*"]).stdout
+    return {path for path in found.split() if not path.startswith(("/usr/lib/gpuguard/", "/usr/lib/python3"))}
+
+
+@pytest.fixture
+def source(node_v1: Node) -> Iterator[Path]:
+    """Put a copy of the source into the node, which a test may change; return its path from outside."""
+    node_v1.run(["mkdir", "-p", SOURCE])
+    node_v1.run(["cp", "-r", *(str(ROOT / name) for name in SHIPPED), SOURCE])
+    copy = node_v1.path(SOURCE)
+    # A node shares the network with the machine: its default port may be taken.
+    (copy / "deploy" / "gpuguard.toml").write_text('[metrics]\nlisten = ""\n')
+    yield copy
+    tool(node_v1, "uninstall")
+    node_v1.run(["rm", "-rf", SOURCE, "/etc/gpuguard", "/run/gpuguard", "/var/lib/gpuguard"])
+
+
+def test_nobody_loses_a_device_by_it(node_v1: Node, docker: Docker, prober: Prober, source: Path) -> None:
+    """Install, an upgrade with a changed unit, and uninstall: systemd never reloads and no open of a GPU is denied."""
+    container = docker.run("trainer", [GPU0])
+    before = last_reload(node_v1)
+    with prober.loop(container.cgroup, GPU0) as loop:
+        tool(node_v1, "install")
+        assert node_v1.run(["systemctl", "is-active", "gpuguard"]).stdout == "active\n"
+        assert node_v1.run(["systemctl", "is-enabled", "gpuguard"]).stdout == "enabled\n"
+        with (source / "systemd" / "gpuguard.service").open("a") as unit:
+            unit.write("# changed\n")
+        assert "gpuguard.service has changed" in tool(node_v1, "install").stdout
+        tool(node_v1, "uninstall")
+        report = loop.stop()
+    assert report.opens > 0
+    assert (report.denied, report.odd) == (0, {})
+    assert last_reload(node_v1) == before
+    # One would have been seen; and what was declared outlives the guard.
+    node_v1.run(["systemctl", "daemon-reload"])
+    assert last_reload(node_v1) > before
+    assert prober.open(container.cgroup, GPU0).allowed
+
+
+@pytest.mark.usefixtures("source")
+def test_what_is_installed_works_and_goes_again(node_v1: Node) -> None:
+    """The command works anywhere and from nobody's environment; uninstall leaves only the configuration."""
+    before = files(node_v1)
+    tool(node_v1, "install")
+    done = node_v1.run(["gpuguard", "--version"], env={"PYTHONPATH": "/nowhere", "PYTHONHOME": "/nowhere"})
+    assert done.stdout == f"gpuguard {gpuguard.__version__}\n"
+    assert json.loads(node_v1.run(["gpuguard", "status", "--json"]).stdout)["node"]["daemon"] == "running"
+    assert node_v1.run(["gpuguard", "check"]).stdout.startswith("GPUGUARD OK - ")
+    assert node_v1.run(["journalctl", "--list-catalog"]).stdout.count("gpuguard") > 0
+    natives = node_v1.run(["find", "/usr/lib/gpuguard", "-name", "*.so"]).stdout
+    assert natives == ""
+    tool(node_v1, "uninstall")
+    assert files(node_v1) - before == {"/etc/gpuguard", f"/{CONFIG}"}
+    assert node_v1.run(["systemctl", "show", "--value", "-p", "LoadState", "gpuguard"]).stdout == "not-found\n"
+    assert "gpuguard" not in node_v1.run(["journalctl", "--list-catalog"]).stdout
+
+
+@pytest.mark.usefixtures("source")
+def test_the_configuration_is_the_administrators(node_v1: Node) -> None:
+    """No install touches it; one that finds it bad changes nothing and stops nobody."""
+    tool(node_v1, "install")
+    config = node_v1.path(CONFIG)
+    config.write_text('[guard]\nmode = "obsevre"\n')
+    refused = tool(node_v1, "install", check=False)
+    assert refused.returncode == 78
+    assert 'did you mean "observe"?' in refused.stderr
+    assert config.read_text() == '[guard]\nmode = "obsevre"\n'
+    assert node_v1.run(["systemctl", "is-active", "gpuguard"]).stdout == "active\n"
+
+
+def test_a_service_that_does_not_start_is_told_with_its_last_words(node_v1: Node, source: Path) -> None:
+    """Who installs learns at once, and why, when the guard does not run."""
+    (source / "gpuguard" / "daemon.py").write_text("raise SystemExit('no such luck')\n")
+    failed = tool(node_v1, "install", check=False)
+    assert failed.returncode == 1
+    assert "no such luck" in failed.stderr
+    assert "the service does not start" in failed.stderr
