@@ -57,10 +57,11 @@ class Server:
 
     async def stop(self) -> None:
         """Close the sockets and all connections."""
-        tasks = [*self._acceptors, *self._connections]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        # The acceptors first: a connection that was accepted this moment then begins, and can be ended in order.
+        for tasks in (self._acceptors, self._connections):
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
         for listener in self._listeners:
             await asyncio.to_thread(close_listener, listener)
         self._listeners, self._acceptors = [], []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any, Optional
@@ -186,6 +187,16 @@ async def test_stop_with_open_connections(subject: Subject) -> None:
     writer.close()
     with pytest.raises(ConnectionError):
         await asyncio.open_connection("127.0.0.1", port)
+
+
+async def test_stop_at_the_moment_of_a_connection(subject: Subject) -> None:
+    """A connection that was accepted in the same turn of the loop is closed too: else a ResourceWarning fails this."""
+    _, writer = await subject.connect()
+    while not subject.server._connections:
+        await asyncio.sleep(0)
+    await subject.server.stop()
+    writer.transport.abort()
+    gc.collect()
 
 
 async def test_unix_socket(tmp_path: Path) -> None:

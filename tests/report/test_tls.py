@@ -28,14 +28,18 @@ class Authority:
         directory.mkdir()
         self._directory = directory
         self.certificate = directory / "ca.crt"
-        (directory / "names").write_text("subjectAltName=IP:127.0.0.1\n")
-        self._openssl(*_REQUEST, "-x509", "-days", "2", "-subj", "/CN=test CA", "-keyout", "ca.key", "-out", "ca.crt")
+        (directory / "extensions").write_text("subjectAltName=IP:127.0.0.1\nauthorityKeyIdentifier=keyid\n")
+        self._openssl(
+            *(*_REQUEST, "-x509", "-days", "2", "-subj", "/CN=test CA", "-keyout", "ca.key", "-out", "ca.crt"),
+            # Without it Python 3.13's client does not take the CA.
+            *("-addext", "keyUsage=critical,keyCertSign"),
+        )
 
     def issue(self, name: str) -> TlsFiles:
         """Make a key and a certificate for 127.0.0.1."""
         self._openssl(*_REQUEST, "-subj", f"/CN={name}", "-keyout", f"{name}.key", "-out", f"{name}.csr")
         self._openssl(
-            *("x509", "-req", "-days", "2", "-in", f"{name}.csr", "-out", f"{name}.crt", "-extfile", "names"),
+            *("x509", "-req", "-days", "2", "-in", f"{name}.csr", "-out", f"{name}.crt", "-extfile", "extensions"),
             *("-CA", "ca.crt", "-CAkey", "ca.key", "-CAcreateserial"),
         )
         return TlsFiles(str(self._directory / f"{name}.crt"), str(self._directory / f"{name}.key"))
