@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import stat
 from collections.abc import Iterator
@@ -102,7 +103,7 @@ class Ledger:
     def _believe(self, path: Path, complaints: list[tuple[str, str]]) -> Optional[Entitlement]:
         try:
             return self._read(path)
-        except (OSError, ValueError, LedgerError) as error:
+        except (OSError, ValueError, RecursionError, LedgerError) as error:
             complaints.append((str(path), str(error)))
             if self._writable:
                 with contextlib.suppress(OSError):  # it is not believed, wherever it lies
@@ -149,6 +150,8 @@ def decode(document: dict[str, Any]) -> Entitlement:
         value = document.get(key)
         if not isinstance(value, kind) or (kind is not bool and isinstance(value, bool)):
             raise LedgerError(f"{key}: want {kind.__name__}")
+        if kind is float and not math.isfinite(value):
+            raise LedgerError(f"{key}: want a time, not {value}")
         return value
 
     try:
@@ -162,8 +165,8 @@ def decode(document: dict[str, Any]) -> Entitlement:
             released=frozenset(str(device) for device in get("released", list)),
             settled=get("settled", bool),
             struck=get("struck", bool),
-            quiet_since=float(get("quiet_since", float)),
-            first_seen=float(get("first_seen", float)),
+            quiet_since=get("quiet_since", float),
+            first_seen=get("first_seen", float),
         )
     except (RuleError, TypeError) as error:
         raise LedgerError(str(error)) from error
