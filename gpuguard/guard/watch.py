@@ -48,3 +48,4 @@ class Watch:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        self._tasks.clear()  # one that was cancelled before its first step could not remove itself
