@@ -1,0 +1,103 @@
+"""What a loss is put down to."""
+
+from __future__ import annotations
+
+import pytest
+
+from gpuguard.guard.cause import Cause, Causes
+
+UNIT = "docker-x.scope"
+UNKNOWN = Cause("unknown", None, None)
+
+
+@pytest.fixture
+def causes() -> Causes:
+    """Causes of which nothing has happened."""
+    return Causes()
+
+
+def test_nothing_happened(causes: Causes) -> None:
+    """A loss that nothing was seen to cause is of unknown cause."""
+    assert causes.of_loss(UNIT, 5.0) == UNKNOWN
+    assert not causes.reloading(5.0)
+
+
+def test_a_reload_under_way(causes: Causes) -> None:
+    """While a reload goes on a loss is its doing, since its beginning."""
+    causes.reload_began(1.0)
+    assert causes.reloading(2.0)
+    assert causes.of_loss(UNIT, 2.0) == Cause("reload", "systemd", 1.0)
+
+
+def test_a_reload_that_is_over(causes: Causes) -> None:
+    """Shortly after a reload a loss is put down to it, later no more."""
+    causes.reload_began(1.0)
+    assert causes.reload_ended(4.0) == "reload"
+    assert not causes.reloading(4.0)
+    assert causes.of_loss(UNIT, 5.9) == Cause("reload", "systemd", 1.0)
+    assert causes.of_loss(UNIT, 6.0) == UNKNOWN
+
+
+def test_a_reload_whose_beginning_was_missed(causes: Causes) -> None:
+    """Without its first signal a reload counts from its last."""
+    assert causes.reload_ended(4.0) == "reload"
+    assert causes.of_loss(UNIT, 4.5) == Cause("reload", "systemd", 4.0)
+
+
+def test_a_reload_whose_end_was_missed(causes: Causes) -> None:
+    """A reload of which nothing more is heard is over some time, and blamed no more."""
+    causes.reload_began(1.0)
+    assert not causes.reloading(301.0)
+    assert causes.of_loss(UNIT, 301.0) == UNKNOWN
+
+
+def test_a_reexec(causes: Causes) -> None:
+    """When another process takes systemd's name in the middle, it is a daemon-reexec."""
+    causes.reload_began(1.0)
+    causes.manager_replaced()
+    assert causes.of_loss(UNIT, 1.5) == Cause("reexec", "systemd", 1.0)
+    assert causes.reload_ended(2.0) == "reexec"
+    assert causes.of_loss(UNIT, 2.5) == Cause("reexec", "systemd", 1.0)
+
+
+def test_a_reload_after_a_reexec(causes: Causes) -> None:
+    """The next reload is a reload again."""
+    causes.reload_began(1.0)
+    causes.manager_replaced()
+    causes.reload_ended(2.0)
+    causes.reload_began(3.0)
+    assert causes.reload_ended(4.0) == "reload"
+
+
+def test_a_bus_that_came_back_is_no_reexec(causes: Causes) -> None:
+    """A change of systemd's name before a reload began says nothing about that reload."""
+    causes.manager_replaced()
+    causes.reload_began(3.0)
+    assert causes.reload_ended(4.0) == "reload"
+
+
+def test_a_property_change(causes: Causes) -> None:
+    """Properties that were set explain the loss of that unit alone, for a short time."""
+    causes.property_set(UNIT, 1.0)
+    assert causes.of_loss(UNIT, 2.9) == Cause("property", "systemd", 1.0)
+    assert causes.of_loss(UNIT, 3.0) == UNKNOWN
+    assert causes.of_loss("docker-y.scope", 1.5) == UNKNOWN
+
+
+def test_a_reload_explains_more_than_a_property_change(causes: Causes) -> None:
+    """Where both were seen, the reload is the cause."""
+    causes.property_set(UNIT, 1.0)
+    causes.reload_began(1.0)
+    causes.reload_ended(1.2)
+    assert causes.of_loss(UNIT, 1.3).cause == "reload"
+
+
+@pytest.mark.invariant(10)
+def test_what_is_remembered_is_bounded(causes: Causes) -> None:
+    """Anybody may set properties of any number of units: only the last thousand are remembered."""
+    for number in range(5000):
+        causes.property_set(f"docker-{number}.scope", 1.0)
+    causes.property_set("docker-4000.scope", 1.0)
+    assert len(causes._properties) == 1024
+    assert causes.of_loss("docker-4000.scope", 1.0).cause == "property"
+    assert causes.of_loss("docker-3.scope", 1.0) == UNKNOWN
