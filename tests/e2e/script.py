@@ -296,6 +296,11 @@ async def _(node: Observer) -> None:
     assert found["LoadState"].value == "not-found"
 
 
+@step("ask for the unit that was")
+async def _(node: Observer) -> None:
+    await node.manager("GetUnit", "s", node.scope)
+
+
 @step("start it anew")
 async def _(node: Observer) -> None:
     await start(node, policy("closed"))
