@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 import os
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -105,6 +107,9 @@ class SimNode:
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.communicate()
+        if self._process.returncode:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._process.pid, signal.SIGKILL)  # the dbus-daemon that it could not end itself
         shutil.rmtree(self.root, ignore_errors=True)  # it has done so itself unless it failed
 
     def log(self) -> str:

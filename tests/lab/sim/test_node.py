@@ -120,6 +120,17 @@ def test_it_does_not_outlive_its_owner() -> None:
     assert not bus.alive()
 
 
+def test_a_node_that_was_killed_is_cleared_away() -> None:
+    """When the node's process was killed, ending the node still ends its dbus-daemon and removes its files."""
+    node = SimNode.boot()
+    bus = identify(int((node.root / layout.BUS_PID).read_text()))
+    assert bus
+    node._process.kill()
+    node.down()
+    until(lambda: not bus.alive(), 20, "the end of dbus-daemon")
+    assert not node.root.exists()
+
+
 def test_without_dbus_daemon_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     """A machine without dbus-daemon is told so, with the package's name."""
     monkeypatch.setenv("PATH", "/nonexistent")
