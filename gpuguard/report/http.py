@@ -30,7 +30,9 @@ Health = Callable[[], Optional[str]]
 class Server:
     """Serves `render` (Accept header → content type and body) and `health` (None, or what is wrong).
 
-    More than MAX_CONNECTIONS wait in the kernel's backlog, before anything is read or a handshake begun.
+    Both are called in the loop; for an error in them the client gets no answer and asyncio's handler the
+    traceback. More than MAX_CONNECTIONS wait in the kernel's backlog, before anything is read or a
+    handshake begun.
     """
 
     def __init__(self, listen: str, render: Render, health: Health, tls: Optional[TlsFiles] = None) -> None:
@@ -82,10 +84,13 @@ class Server:
                 slots.release()
                 await asyncio.sleep(_ACCEPT_PAUSE)
                 continue
-            task = loop.create_task(self._serve(connection))
-            self._connections.add(task)
-            task.add_done_callback(self._connections.discard)
-            task.add_done_callback(lambda _: slots.release())
+            self._begin(connection, slots)
+
+    def _begin(self, connection: socket.socket, slots: asyncio.Semaphore) -> None:
+        task = asyncio.ensure_future(self._serve(connection))
+        self._connections.add(task)
+        task.add_done_callback(self._connections.discard)
+        task.add_done_callback(lambda _: slots.release())
 
     async def _serve(self, connection: socket.socket) -> None:
         loop = asyncio.get_running_loop()

@@ -177,6 +177,21 @@ async def test_many_clients_at_once(subject: Subject) -> None:
     assert {answer.endswith(b"metric 1\n") for answer in answers} == {True}
 
 
+async def test_an_error_of_our_own(subject: Subject, monkeypatch: pytest.MonkeyPatch) -> None:
+    """If the metrics cannot be made, the scrape fails and the loop's handler is told; the server goes on."""
+    told: list[BaseException] = []
+    loop = asyncio.get_running_loop()
+    silent = loop.get_exception_handler()
+    loop.set_exception_handler(lambda _, context: told.append(context["exception"]))
+    monkeypatch.delattr(subject, "body")
+    assert await subject.get("/metrics") == b""
+    await until(lambda: not subject.server._connections)
+    gc.collect()
+    assert [type(error) for error in told] == [AttributeError]
+    loop.set_exception_handler(silent)
+    assert (await subject.get("/healthz")).startswith(b"HTTP/1.1 200")
+
+
 async def test_stop_with_open_connections(subject: Subject) -> None:
     """Stopping ends idle connections at once and frees the port."""
     reader, writer = await subject.connect()
