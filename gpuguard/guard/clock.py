@@ -61,6 +61,7 @@ class Clock:
         parts = self._guard.parts
         try:
             parts.guarded.refresh()
+            parts.observer.stamps.refresh()
             present = set(parts.devices.units(parts.units.wanted))
         except CgroupUnreadableError as error:
             parts.recorder.trouble("/", error)

@@ -66,7 +66,8 @@ class Guard:
             seen = self.parts.devices.read(control_group)
         except GpuguardError:
             return False
-        same = seen.inode == scope.target.inode and scope.calm(time.monotonic(), seen.rules)
+        stamp = self.parts.observer.stamps.stamp(scope.target.unit)
+        same = seen.inode == scope.target.inode and scope.calm(time.monotonic(), seen.rules, stamp)
         return same and not self.parts.devices.shielded(control_group)
 
     def gone(self, control_group: str) -> None:
@@ -83,7 +84,8 @@ class Guard:
         await self._remove_left_shield(scope)
         scope.looked_at = time.monotonic()
         scope.deeds, scope.error = [], None
-        ask, second_look = fresh or scope.outdated(scope.looked_at), False
+        stamp = self.parts.observer.stamps.stamp(scope.target.unit)
+        ask, second_look = fresh or scope.outdated(scope.looked_at, stamp), False
         for _ in range(_MAX_ROUNDS):
             look = self._observe(scope)
             if not self._learn(scope, look):

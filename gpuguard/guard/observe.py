@@ -16,6 +16,7 @@ from gpuguard.model.ruleset import RuleSet
 from gpuguard.model.unit import DeviceAllow, DevicePolicy, UnitProperties
 from gpuguard.systemd.link import Link
 from gpuguard.systemd.unit_files import texts
+from gpuguard.systemd.unit_stamp import Stamp, UnitStamps
 
 _MICROSECOND = 1e-6
 
@@ -25,7 +26,7 @@ class SystemdView:
     """What systemd has to say about one scope. `declared` is None when that cannot be told.
 
     `refusal` says why systemd must not be told anything about this unit; `started` is in seconds of
-    CLOCK_MONOTONIC; `trouble` says why something cannot be told.
+    CLOCK_MONOTONIC; `trouble` says why something cannot be told; `stamp` is that of the files.
     """
 
     declared: Optional[Declared] = None
@@ -33,6 +34,7 @@ class SystemdView:
     started: Optional[float] = None
     refusal: Optional[str] = None
     trouble: Optional[str] = None
+    stamp: Stamp = ()
 
 
 class SystemdObserver:
@@ -45,6 +47,7 @@ class SystemdObserver:
         self._link = link
         self._host = host
         self._root = root
+        self.stamps = UnitStamps(root)
         self.version = 0
 
     async def ask_version(self) -> int:
@@ -54,6 +57,7 @@ class SystemdObserver:
 
     async def view(self, unit: str, control_group: str) -> SystemdView:
         """Ask systemd about one unit. What cannot be told is None; raises nothing."""
+        stamp = self.stamps.stamp(unit)
         try:
             manager = await self._link.manager()
             if not self.version:
@@ -74,14 +78,14 @@ class SystemdObserver:
             started=properties.started_usec * _MICROSECOND or None,
             refusal=_refusal(properties, control_group),
             trouble=trouble,
+            stamp=stamp,
         )
 
     def _declared(self, properties: UnitProperties) -> Declared:
+        # Whatever NeedDaemonReload says: it stays "no" for a drop-in in a directory that systemd does not know yet.
+        files = texts(properties.fragment, properties.name, self._root)
+        disk = self._rules(*parse_fragments(properties.name, (file.text for file in files)))
         memory = self._rules(properties.policy, properties.device_allow)
-        disk = None
-        if properties.need_daemon_reload:
-            files = texts(properties.fragment, properties.name, self._root)
-            disk = self._rules(*parse_fragments(properties.name, (file.text for file in files)))
         return Declared(memory, disk, properties.policy, properties.device_allow)
 
     def _rules(self, policy: DevicePolicy, entries: Iterable[DeviceAllow]) -> RuleSet:

@@ -17,9 +17,10 @@ from gpuguard.model.ruleset import RuleSet
 from gpuguard.model.scope_name import ContainerScope
 from gpuguard.model.state import State
 from gpuguard.model.verdict import Verdict
+from gpuguard.systemd.unit_stamp import Stamp
 
-# Files on disk change without a signal; NeedDaemonReload tells, if it is asked for.
-_VIEW_MAX_AGE = 60.0
+# What changes without a signal and without a trace in the directories' times is seen this late, in seconds.
+_VIEW_MAX_AGE = 300.0
 
 
 @dataclass(frozen=True)
@@ -76,15 +77,18 @@ class Scope:
         """Whether the entitlement is still provisional."""
         return self.entitled is not None and not self.entitled.settled
 
-    def calm(self, now: float, effective: RuleSet) -> bool:
-        """Whether an unchanged list needs no closer look."""
+    def calm(self, now: float, effective: RuleSet, stamp: Stamp) -> bool:
+        """Whether a list and a stamp of the unit's files that did not change need no closer look."""
         if effective is not self.effective:
             return False
         if self.entitled is None:
             return True
         wants_look = self.state not in {State.PROTECTED, State.UNRESTRICTED, State.AT_RISK} or bool(self.plan)
-        return not wants_look and self.view is not None and now - self.viewed_at < _VIEW_MAX_AGE
+        return not wants_look and self.view is not None and not self._aged(self.view, now, stamp)
 
-    def outdated(self, now: float) -> bool:
+    def outdated(self, now: float, stamp: Stamp) -> bool:
         """Whether systemd should be asked again before anything is concluded from its last answer."""
-        return self.view is None or self.view.declared is None or now - self.viewed_at >= _VIEW_MAX_AGE
+        return self.view is None or self.view.declared is None or self._aged(self.view, now, stamp)
+
+    def _aged(self, view: SystemdView, now: float, stamp: Stamp) -> bool:
+        return view.stamp != stamp or now - self.viewed_at >= _VIEW_MAX_AGE

@@ -15,7 +15,7 @@ class Declared:
     """What systemd will write next time.
 
     A property change makes it write what it has in memory. A reload reads the unit's files first:
-    `disk` is what they say, None where memory and disk are known to agree (NeedDaemonReload=no).
+    `disk` is what they say, None where that is known to be the same.
     """
 
     memory: RuleSet

@@ -114,4 +114,4 @@ def _read(path: Path) -> Optional[UnitFile]:
         raise UnitFileError(f"cannot read {path}: {error.strerror}; what a reload would do is unknown") from error
     if len(data) > MAX_SIZE:
         raise UnitFileError(f"{path} is longer than {MAX_SIZE} bytes; what a reload would do is unknown")
-    return UnitFile(str(path), data.decode(errors="replace"))
+    return UnitFile(str(path), data.decode(errors="surrogateescape"))

@@ -24,51 +24,58 @@ class TestCalm:
 
     @pytest.mark.parametrize("state", [State.PROTECTED, State.AT_RISK, State.UNRESTRICTED])
     def test_with_the_same_list_and_nothing_to_do(self, state: State) -> None:
-        """An unchanged list of a container for which nothing can be done is left alone, for a minute."""
+        """An unchanged list of a container for which nothing can be done is left alone, for five minutes."""
         it = scope(state, known=ENTITLED, effective=LIST, declared=DECLARED)
-        assert it.calm(159.9, LIST)
-        assert not it.calm(160.0, LIST)
+        assert it.calm(399.9, LIST, ())
+        assert not it.calm(400.0, LIST, ())
 
     def test_without_anything_to_guard(self) -> None:
         """A container without guarded devices is never looked at closer while its list stays the same."""
-        assert scope(None, effective=LIST).calm(1e9, LIST)
+        assert scope(None, effective=LIST).calm(1e9, LIST, ())
 
     @pytest.mark.parametrize("state", [State.SETTLING, State.OPAQUE, State.LOST, State.PARTIAL, State.STALE, None])
     def test_not_in_any_other_state(self, state: Optional[State]) -> None:
         """What is settling, lost or cannot be read is looked at again each time."""
-        assert not scope(state, known=ENTITLED, effective=LIST, declared=DECLARED).calm(100.0, LIST)
+        assert not scope(state, known=ENTITLED, effective=LIST, declared=DECLARED).calm(100.0, LIST, ())
 
     def test_not_with_another_list(self) -> None:
         """A list that has changed is looked at."""
         it = scope(known=ENTITLED, effective=LIST, declared=DECLARED)
-        assert not it.calm(100.0, RuleSet.of(GPU0, GPU1))
+        assert not it.calm(100.0, RuleSet.of(GPU0, GPU1), ())
+
+    def test_not_with_other_files(self) -> None:
+        """A drop-in that came or went may change what the next reload writes."""
+        it = scope(known=ENTITLED, effective=LIST, declared=DECLARED)
+        assert it.calm(100.0, LIST, ())
+        assert not it.calm(100.0, LIST, (1,))
+        assert it.outdated(100.0, (1,))
 
     def test_not_with_a_plan(self) -> None:
         """What could not be done yet is tried again."""
         it = scope(State.AT_RISK, known=ENTITLED, effective=LIST, declared=DECLARED)
         it.plan = Plan(declare=DECLARED.entries)
-        assert not it.calm(100.0, LIST)
+        assert not it.calm(100.0, LIST, ())
 
     def test_not_before_systemd_was_asked(self) -> None:
         """Without any answer of systemd there is more to find out."""
         it = scope(State.AT_RISK, known=ENTITLED, effective=LIST)
         it.view = None
-        assert not it.calm(100.0, LIST)
+        assert not it.calm(100.0, LIST, ())
 
 
 @pytest.mark.parametrize(
-    ("now", "known", "outdated"), [(159.9, True, False), (160.0, True, True), (100.0, False, True)]
+    ("now", "known", "outdated"), [(399.9, True, False), (400.0, True, True), (100.0, False, True)]
 )
-def test_systemd_s_answer_is_good_for_a_minute(now: float, known: bool, outdated: bool) -> None:
-    """An answer is used for a minute, since files change without a signal; no answer is asked for again at once."""
-    assert scope(declared=DECLARED if known else None).outdated(now) is outdated
+def test_systemd_s_answer_is_good_for_five_minutes(now: float, known: bool, outdated: bool) -> None:
+    """An answer is used for five minutes, since files change without a signal; no answer is asked for again at once."""
+    assert scope(declared=DECLARED if known else None).outdated(now, ()) is outdated
 
 
 def test_without_a_view_systemd_is_asked() -> None:
     """A new scope's first look asks systemd."""
     it = scope()
     it.view = None
-    assert it.outdated(100.0)
+    assert it.outdated(100.0, ())
 
 
 class TestReason:
