@@ -102,11 +102,11 @@ class Recorder:
     def refused(self, scope: Scope) -> None:
         """Tell that the back-off forbids a repair: what is given back is taken away again and again."""
         told = self._of(scope)
+        writes = bool(scope.plan.write)
+        self.metrics.repair("write" if writes else "declare", "refused", 0.0)
         if told.fighting:
             return
         told.fighting = True
-        writes = bool(scope.plan.write)
-        self.metrics.repair("write" if writes else "declare", "refused", 0.0)
         rules = scope.plan.write if writes or scope.verdict is None else scope.verdict.at_risk
         cause = {} if scope.outage is None else {"cause": scope.outage.cause.cause, "writer": scope.outage.cause.writer}
         pause = f"{scope.backoff.pause:g} s"

@@ -121,11 +121,11 @@ def test_a_unit_without_files_has_none(tmp_path: Path) -> None:
     assert read(tmp_path) == ["a"]
 
 
-def test_bytes_that_are_no_text_are_replaced(tmp_path: Path) -> None:
-    """A comment in another encoding does not hide the rest."""
+def test_bytes_that_are_no_text_are_kept_apart(tmp_path: Path) -> None:
+    """Bytes that are not UTF-8 come as surrogates, at which the parser stops as systemd does."""
     path = put(tmp_path, "run/systemd/transient/docker-1.scope", "")
     Path(path).write_bytes(b"# \xff\n[Scope]\n")
-    assert read(tmp_path) == ["# \ufffd\n[Scope]\n"]
+    assert read(tmp_path) == ["# \udcff\n[Scope]\n"]
 
 
 def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
