@@ -34,21 +34,37 @@ class ControlServer:
         self._path = run / SOCKET
         self._answer = answer
         self._server: asyncio.AbstractServer | None = None
+        self._sessions: set[asyncio.Task[None]] = set()
+        self._stopped = False
 
     async def start(self) -> None:
         """Listen; whoever holds the guard's lock may take the place of a socket that was left behind."""
         self._path.unlink(missing_ok=True)
         try:
-            self._server = await asyncio.start_unix_server(self._serve, str(self._path), limit=_MAX_LINE, backlog=8)
+            self._server = await asyncio.start_unix_server(self._begin, str(self._path), limit=_MAX_LINE, backlog=8)
             self._path.chmod(0o600)
         except OSError as error:
-            raise GpuguardError(f"{self._path}: cannot listen: {error.strerror}") from error
+            # Python itself refuses a path that is too long, without an error number.
+            raise GpuguardError(f"{self._path}: cannot listen: {error.strerror or error}") from error
 
     async def stop(self) -> None:
-        """Stop listening and remove the socket."""
+        """Stop listening, remove the socket, and end the requests under way."""
+        self._stopped = True
         if self._server is not None:
             self._server.close()
             self._path.unlink(missing_ok=True)
+        for session in self._sessions:
+            session.cancel()
+        await asyncio.gather(*self._sessions, return_exceptions=True)
+
+    def _begin(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if self._stopped:  # it was accepted in the last moment
+            writer.transport.abort()
+            return
+        session = asyncio.ensure_future(self._serve(reader, writer))
+        self._sessions.add(session)
+        session.add_done_callback(self._sessions.discard)
+        session.add_done_callback(lambda _: writer.close())
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
@@ -57,15 +73,13 @@ class ControlServer:
             await asyncio.wait_for(writer.drain(), _REQUEST_TIME)
         except (OSError, ValueError, asyncio.TimeoutError):
             return  # a client that does not ask, or does not listen, gets no answer
-        finally:
-            writer.close()
 
     async def _respond(self, line: bytes) -> dict[str, Any]:
         try:
             return {"report": asdict(await self._answer(json.loads(line)))}
         except NotFoundError as error:
             return {"not_found": str(error)}
-        except (GpuguardError, ValueError, TypeError, LookupError, AttributeError) as error:
+        except (GpuguardError, ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
             return {"error": str(error)}  # also what a request that is not ours makes of the verbs
 
 
