@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Sequence
 from typing import NamedTuple, Optional
 
@@ -154,4 +155,6 @@ def test_nothing_is_dropped_and_nothing_is_doubled(
         assert not watch._wanted
         assert not watch._tasks
 
-    asyncio.run(play())
+    # Not asyncio.run: it takes away the loop that pytest-asyncio keeps, which Python 3.9 then complains of.
+    with contextlib.closing(asyncio.new_event_loop()) as loop:
+        loop.run_until_complete(play())
