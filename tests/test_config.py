@@ -52,6 +52,7 @@ keep = 500
 max_bytes = "64MiB"
 max_age = "30d"
 [paths]
+root = "/"
 cgroup = "/sys/fs/cgroup"
 proc = "/proc"
 dev = "/dev"
