@@ -8,7 +8,7 @@ from pathlib import Path
 from structlog.typing import FilteringBoundLogger
 
 from gpuguard.config import Settings
-from gpuguard.errors import CgroupUnreadableError
+from gpuguard.errors import ConfigError
 from gpuguard.guard.cause import Causes
 from gpuguard.guard.devices import GuardedDevices
 from gpuguard.guard.guard import Guard
@@ -46,13 +46,14 @@ def assemble(  # noqa: PLR0913 - each is a fact of its own
 ) -> Assembly:
     """Build a guard that knows the ledger but has not looked at anything; call it inside the running loop.
 
-    `writable`: it may change the ledger. Raises CgroupUnreadableError, LedgerError.
+    `writable`: it may change the ledger. Raises ConfigError, CgroupUnreadableError, LedgerError.
     """
     paths = settings.paths
     mode = detect(Path(paths.cgroup))
     if mode is not CgroupMode.V1:
-        raise CgroupUnreadableError(
-            f"{paths.cgroup}: this node gates devices on cgroup v2, which this version of gpuguard cannot read yet"
+        raise ConfigError(
+            f"{paths.cgroup}: this node gates devices on cgroup v2, which this version of gpuguard does not guard yet; "
+            "stop and disable gpuguard.service here"
         )
     host = Host(Path(paths.proc), Path(paths.dev))
     guarded = GuardedDevices(settings.devices, host)
