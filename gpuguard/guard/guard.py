@@ -101,8 +101,8 @@ class Guard:
                 done = await asyncio.sleep(_SECOND_LOOK, result=True)
                 second_look = True
             else:
-                done = await self._declare(scope, look)
-                ask, second_look = True, False
+                done = await self._declare(scope)
+                second_look = False
             if not done:
                 break
         self.parts.recorder.judged(scope, time.monotonic())
@@ -247,14 +247,15 @@ class Guard:
         self._done(scope, await self.parts.mender.write(scope.target, scope.plan.write))
         return True
 
-    async def _declare(self, scope: Scope, look: Observation) -> bool:
-        """Declare. What systemd answered and still does not declare is not tried again until its own list changes."""
+    async def _declare(self, scope: Scope) -> bool:
+        """Declare, and ask systemd what it has now: the same is not tried again in vain while that does not change."""
         if not scope.plan.declare or not self._may_act(scope):
             return False
         scope.deeds += [f"declare {entry}" for entry in scope.plan.declare]
         deed = await self.parts.mender.declare(scope.target, scope.plan.declare)
-        scope.futile = look.declared if deed.answered else None
         self._done(scope, deed)
+        await self._ask_systemd(scope)
+        scope.futile = scope.view.declared if deed.answered and scope.view is not None else None
         return True
 
     def _may_act(self, scope: Scope) -> bool:
