@@ -19,7 +19,7 @@ from tests.lab.prober import Prober
 pytestmark = pytest.mark.timeout(400)
 
 CONFIG = "etc/gpuguard/gpuguard.toml"
-SOURCE = "/root/gpuguard"
+SOURCE = "/srv/source-of-gpuguard"
 SHIPPED = ("gpuguard", "systemd", "deploy", "tools", "pyproject.toml", "README.md")
 # Where pip gets its packages from, should this machine have told it by the environment.
 ENVIRONMENT = {name: value for name, value in os.environ.items() if name.startswith("PIP_") or "proxy" in name.lower()}
