@@ -16,7 +16,7 @@ from gpuguard.errors import CgroupGoneError, CgroupUnreadableError, DeniedError,
 from gpuguard.kernel.devices_v1 import SHIELD
 from gpuguard.model.rule import Rule
 from gpuguard.model.ruleset import ALLOW_ALL, RuleSet
-from tests.kernel.conftest import Groups
+from tests.kernel.groups import Groups
 from tests.lab.poll import until
 
 GPU0, GPU1, NULL = "c 195:0 rw", "c 195:1 rw", "c 1:3 rwm"

@@ -11,7 +11,7 @@ from gpuguard.errors import CgroupGoneError, CgroupUnreadableError
 from gpuguard.kernel.devices_v1 import SHIELD, DevicesV1
 from gpuguard.model.rule import Rule
 from gpuguard.model.ruleset import RuleSet
-from tests.kernel.conftest import Groups
+from tests.kernel.groups import Groups
 
 RULE = Rule.parse("c 195:0 rw")
 
