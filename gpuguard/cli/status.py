@@ -18,6 +18,8 @@ from gpuguard.model.state import State
 from gpuguard.model.status import ContainerStatus, DeviceStatus, NodeStatus
 
 _WATCH_SECONDS = 2
+_GENERATED_ID = 64
+_NONE = "-"
 _CLEAR_SCREEN = "\x1b[H\x1b[2J"
 _DAEMON_ADVICE = """\
 The daemon is not running, so nobody gives back what gets lost: `systemctl start gpuguard`
@@ -111,19 +113,22 @@ def summary(node: NodeStatus) -> str:
 
 
 def display_name(container: ContainerStatus) -> str:
-    """Return what people call the container: namespace/pod/name, its name, or its scope."""
-    parts = (container.namespace, container.pod, container.name)
-    return "/".join(part for part in parts if part) or container.scope
+    """Return what people call the container: namespace/pod/name, its name, or its id."""
+    return _name(container) or short_id(container.id)
 
 
 def short_id(cid: str) -> str:
-    """Return as much of a container's id as `docker ps` shows."""
-    return cid[:12]
+    """Return as much of a container's id as `docker ps` shows; an id that somebody chose is shown whole."""
+    return cid[:12] if len(cid) == _GENERATED_ID else cid
 
 
 def state_cell(state: State) -> Cell:
     """Return a state in its colour."""
     return Cell(state.value, _COLOURS.get(state, ""))
+
+
+def _name(container: ContainerStatus) -> str:
+    return "/".join(part for part in (container.namespace, container.pod, container.name) if part)
 
 
 def _container(container: ContainerStatus) -> dict[str, object]:
@@ -158,12 +163,12 @@ def _rows(container: ContainerStatus) -> Iterator[list[Cell]]:
         groups.setdefault((device.effective, device.declared), []).append(_device_name(device))
     head = [
         state_cell(container.state),
-        Cell(display_name(container)),
+        Cell(_name(container) or _NONE),
         Cell(short_id(container.id)),
         Cell(container.runtime),
     ]
     if not groups:
-        yield [*head, Cell("-"), Cell("-"), Cell("-")]
+        yield [*head, Cell(_NONE), Cell(_NONE), Cell(_NONE)]
     for (effective, declared), names in groups.items():
         yield [*head, _ANSWERS[effective], _ANSWERS[declared], Cell(" ".join(names))]
         head = [Cell("")] * len(head)

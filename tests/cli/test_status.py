@@ -144,7 +144,14 @@ def test_a_device_without_a_known_node_is_shown_by_its_numbers() -> None:
     assert people(node(container("x", State.LOST, device(7, node=None)))).splitlines()[3].endswith(" c195:7")
 
 
-def test_a_container_without_a_name_is_shown_by_its_scope() -> None:
-    """There is always something to type after `gpuguard repair`."""
-    nameless = container(None, State.LOST)
-    assert nameless.scope in people(node(nameless))
+def test_a_container_without_a_name_is_known_by_its_id() -> None:
+    """The id that `docker ps` shows is there, and not the whole name of the scope."""
+    nameless = container(None, State.LOST, device(effective=False))
+    assert people(node(nameless)).splitlines()[3].split()[:4] == ["lost", "-", nameless.id[:12], "docker"]
+    assert nameless.scope not in people(node(nameless))
+
+
+def test_an_id_that_somebody_chose_is_shown_whole() -> None:
+    """A plain unit's id is its name, and containerd takes any: only generated ones are cut."""
+    unit = replace(container(None, State.LOST), id="text-generation.service")
+    assert people(node(unit)).splitlines()[3].split()[:3] == ["lost", "-", "text-generation.service"]
