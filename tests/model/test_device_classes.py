@@ -35,7 +35,7 @@ RDMA_CM_NODE = DeviceNumber("c", 10, 58)
         ("c 226:128 rw", False),
     ],
 )
-def test_nvidia(line: str, counts: bool) -> None:  # noqa: FBT001 - a table's column
+def test_nvidia(line: str, counts: bool) -> None:
     """NVIDIA's majors count by number or by the driver's name, when the rule lets anybody open."""
     assert Guarded.of([NVIDIA], NVIDIA_535)(Rule.parse(line)) is counts
 
@@ -65,7 +65,7 @@ def test_a_node_s_major_counts() -> None:
     ("line", "counts"),
     [("c 10:58 rw", True), ("c 10:* rw", True), ("c *:58 rw", True), ("c 10:58 m", False), ("c 10:200 rwm", False)],
 )
-def test_a_misc_device_counts_alone(line: str, counts: bool) -> None:  # noqa: FBT001 - a table's column
+def test_a_misc_device_counts_alone(line: str, counts: bool) -> None:
     """A guarded node on the misc major does not make fuse and kvm, its neighbours, guarded."""
     assert Guarded.of([BUILT_IN["infiniband"]], REAL, [RDMA_CM_NODE])(Rule.parse(line)) is counts
 

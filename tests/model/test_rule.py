@@ -101,7 +101,7 @@ class TestOpens:
     """Whether a rule lets anybody open the device."""
 
     @pytest.mark.parametrize(("letters", "opens"), [("r", True), ("w", True), ("rw", True), ("m", False)])
-    def test_mknod_alone_opens_nothing(self, letters: str, opens: bool) -> None:  # noqa: FBT001 - a table's column
+    def test_mknod_alone_opens_nothing(self, letters: str, opens: bool) -> None:
         """Reading or writing opens the device; m alone does not."""
         assert Rule(CHAR, 195, 0, Access.parse(letters)).opens is opens
 
