@@ -17,11 +17,12 @@ demo: packages .venv/ready ## a container loses its GPU and gets it back (as an 
 test: packages lint ## all checks and all tests that can run here, e.g. ARGS="-k status"
 	@$(VENV) -m pytest $(ARGS)
 
-lint: .venv/ready ## format, lint, types, and which module may import which
+lint: .venv/ready ## format, lint, types, shell scripts, and which module may import which
 	$(VENV) -m ruff check
 	$(VENV) -m ruff format --check
 	$(VENV) -m mypy
 	.venv/bin/lint-imports
+	.venv/bin/shellcheck --external-sources tools/* .ci/run
 
 install: ## install on this machine and start guarding it; needs root and systemd
 	@tools/install
