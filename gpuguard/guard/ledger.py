@@ -128,9 +128,7 @@ class Ledger:
 
     def _read(self, path: Path) -> Optional[Entitlement]:
         """Return the entry; remove one of another boot and return None."""
-        if path.lstat().st_size > _MAX_BYTES:
-            raise LedgerError("too large")
-        document = json.loads(path.read_text(encoding="utf-8"))
+        document = json.loads(_text(path))
         if not isinstance(document, dict) or document.get("version") != VERSION:
             raise LedgerError(f"want a version {VERSION} entry")
         if document.get("boot") != self._boot:
@@ -141,6 +139,20 @@ class Ledger:
         if path.name != f"{entry.inode}.json":
             raise LedgerError("its name is not its inode")
         return entry
+
+
+def _text(path: Path) -> str:
+    """Read a plain file: not what a link leads to, nor a pipe, whose writer one would wait for."""
+    file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    try:
+        status = os.fstat(file)
+        if not stat.S_ISREG(status.st_mode):
+            raise LedgerError("not a plain file")
+        if status.st_size > _MAX_BYTES:
+            raise LedgerError("too large")
+        return os.read(file, _MAX_BYTES + 1).decode()
+    finally:
+        os.close(file)
 
 
 def decode(document: dict[str, Any]) -> Entitlement:
