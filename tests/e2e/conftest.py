@@ -1,0 +1,51 @@
+"""Fixtures of the acceptance tests: gpuguard in the module's node, on cgroup v1."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
+from typing import Protocol
+
+import pytest
+
+from tests.e2e.gpuguard import Gpuguard
+from tests.lab import hook
+from tests.lab.devices import GPU0
+from tests.lab.node import Node
+from tests.lab.scope import Scope
+
+
+class Launch(Protocol):
+    """Makes the gpuguard of the module's node with these tables of the configuration; it does not start it."""
+
+    def __call__(self, **tables: Mapping[str, object]) -> Gpuguard:
+        """Make it."""
+
+
+class MakeScope(Protocol):
+    """Starts a bare scope named as a container's is, with a GPU written by a hook: systemd is not told of it."""
+
+    def __call__(self) -> Scope:
+        """Start it."""
+
+
+@pytest.fixture
+def gpu_scope(node_v1: Node) -> Iterator[MakeScope]:
+    """Return the way to scopes with GPU0 in `node_v1`; they end with the test."""
+    scopes = []
+
+    def make() -> Scope:
+        scopes.append(node_v1.scope())
+        hook.allow(scopes[-1].cgroup, GPU0)
+        return scopes[-1]
+
+    yield make
+    for scope in scopes:
+        scope.stop()
+
+
+@pytest.fixture
+def launch(node_v1: Node) -> Iterator[Launch]:
+    """Return the way to gpuguard in `node_v1`; it is killed and what it learnt is removed after the test."""
+    with ExitStack() as stack:
+        yield lambda **tables: stack.enter_context(Gpuguard(node_v1, **tables))

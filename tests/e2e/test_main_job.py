@@ -1,0 +1,151 @@
+"""The main job: a container that loses its GPU to systemd has it again at once, and then keeps it."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import Callable
+
+import pytest
+
+from tests.e2e import hooks
+from tests.e2e.conftest import Launch
+from tests.e2e.gpuguard import POLL, Gpuguard
+from tests.e2e.witness import Witness
+from tests.lab.containers import Container, Engine
+from tests.lab.devices import GPU0
+from tests.lab.node import Node
+from tests.lab.prober import Prober
+
+DEVICES = hooks.DEVICES
+ROUNDS = 10
+WITHIN = 1.0  # seconds after the trigger's end
+MARGIN = 0.5  # seconds; on top of the poll interval, for a machine that is busy
+
+
+@dataclass(frozen=True)
+class Trigger:
+    """Something that makes systemd rewrite a container's device rules.
+
+    `within`: seconds. What a signal or a call over the bus announces is seen by that, the rest by the poll.
+    """
+
+    name: str
+    pull: Callable[[Node, Container], object]
+    within: float
+
+    def __str__(self) -> str:
+        """Return the name, for the test's id."""
+        return self.name
+
+
+TRIGGERS = (
+    Trigger("daemon-reload", lambda node, _: node.run(["systemctl", "daemon-reload"]), WITHIN),
+    Trigger("daemon-reexec", lambda node, _: node.run(["systemctl", "daemon-reexec"]), WITHIN),
+    # systemctl as root speaks to systemd over a private socket, and a property change sends no signal.
+    Trigger(
+        "set-property",
+        lambda node, container: node.run(["systemctl", "set-property", container.scope, "CPUShares=512"]),
+        POLL + MARGIN,
+    ),
+    Trigger("engine-update", lambda _, container: container.update_cpu_shares(512), WITHIN),
+)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _hook(node_v1: Node) -> None:
+    hooks.install(node_v1)
+
+
+def run(engine: Engine, name: str, *, hooked: bool) -> Container:
+    """Start a container whose devices systemd is not told of: given by a hook, or by this runc for --device."""
+    if hooked:
+        return engine.run(name, args=hooks.options(engine))
+    return engine.run(name, DEVICES)
+
+
+def denied_after(prober: Prober, container: Container, seconds: float) -> list[str]:
+    """Open the devices until all are allowed; return what is denied to an open begun more than `seconds` from now."""
+    deadline = time.monotonic() + seconds
+    left = list(DEVICES)
+    while left:
+        begun = time.monotonic()
+        left = [device for device in left if prober.open(container.cgroup, device).denied]
+        if left and begun > deadline:
+            break
+    return [device.path for device in left]
+
+
+class Repaired:
+    """Containers that have been repaired and declared: whatever happens now, gpuguard has no more to do for them."""
+
+    def __init__(self, guard: Gpuguard, witness: Witness) -> None:
+        self._guard = guard
+        self._witness = witness
+        self._known: dict[str, tuple[object, ...]] = {}
+        self._containers: list[Container] = []
+
+    def add(self, container: Container) -> None:
+        """Take one more."""
+        self._known[container.scope] = self._facts(container)
+        self._containers.append(container)
+        self._witness.add(container.cgroup)
+
+    def check(self) -> None:
+        """Assert that only systemd has written to them, and that gpuguard has said and stored nothing new."""
+        assert {write.pid for write in self._witness.writes()} <= {self._guard.node.init}
+        assert self._witness.children() == []
+        for container in self._containers:
+            assert self._facts(container) == self._known[container.scope]
+
+    def _facts(self, container: Container) -> tuple[object, ...]:
+        rules = (container.cgroup / "devices.list").read_text().splitlines()
+        entry = f"{container.cgroup.stat().st_ino}.json"
+        return set(rules), self._guard.ledger()[entry], self._guard.events(scope=container.scope)
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("trigger", TRIGGERS, ids=str)
+def test_lost_devices_come_back_and_stay(engine: Engine, prober: Prober, launch: Launch, trigger: Trigger) -> None:
+    """After each trigger the open works again in time; whatever comes next finds nothing to do, and nothing is done."""
+    guard = launch(guard={"declare": False}).start()
+    with Witness() as witness:
+        repaired = Repaired(guard, witness)
+        for number in range(ROUNDS):
+            container = run(engine, f"trainer-{number}", hooked=bool(number % 2))
+            assert denied_after(prober, container, 0.0) == []
+            guard.await_state(container.scope, "at-risk")
+
+            trigger.pull(engine.node, container)
+
+            assert denied_after(prober, container, trigger.within) == [], guard.events(scope=container.scope)
+            guard.await_state(container.scope, "protected")
+            assert guard.total("gpuguard_drift_total", kind="lost") == number + 1
+            repaired.check()
+            repaired.add(container)
+
+        deeds, reloads = guard.deeds(), guard.total("gpuguard_reloads_total")
+        engine.node.run(["systemctl", "daemon-reload"])
+        assert denied_after(prober, container, 0.0) == []
+        guard.await_reloads(reloads + 1)
+        guard.await_rounds()
+        repaired.check()
+        assert guard.deeds() == deeds
+        assert guard.total("gpuguard_containers", state="protected") == ROUNDS
+
+
+@pytest.mark.timeout(300)
+def test_nothing_is_lost_by_default(engine: Engine, prober: Prober, launch: Launch) -> None:
+    """With the default, declare = true, no trigger takes a device away, not even for the first time."""
+    guard = launch().start()
+    container = run(engine, "trainer", hooked=True)
+    guard.await_state(container.scope, "protected")
+    for _ in range(ROUNDS):
+        for trigger in TRIGGERS:
+            trigger.pull(engine.node, container)
+            assert prober.open(container.cgroup, GPU0).allowed
+    assert denied_after(prober, container, 0.0) == []
+    guard.await_rounds()
+    assert guard.total("gpuguard_drift_total", kind="lost") == 0
+    assert guard.total("gpuguard_repairs_total", method="write") == 0
+    assert guard.total("gpuguard_repairs_total", method="declare") == 1

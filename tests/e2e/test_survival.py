@@ -1,0 +1,246 @@
+"""Whatever happens to gpuguard, its ledger or the bus: nothing is lost, nothing is granted, and work resumes."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import threading
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Callable
+
+from gpuguard.errors import GpuguardError
+from gpuguard.kernel.devices_v1 import SHIELD
+from tests.e2e.conftest import Launch, MakeScope
+from tests.e2e.gpuguard import RUN, Gpuguard
+from tests.lab.devices import GPU0, GPU1
+from tests.lab.node import Node
+from tests.lab.poll import until
+from tests.lab.prober import Prober
+from tests.lab.scope import Scope
+
+KILLS = 8
+STOLEN = f"{GPU1.rule} rw"  # what no scope here was ever given
+
+
+def take_away(scope: Scope) -> None:
+    """Take the GPU away as an administrator would."""
+    (scope.cgroup / "devices.deny").write_text(f"{GPU0.rule} rwm")
+
+
+def rules(scope: Scope) -> set[str]:
+    """Return what the kernel allows."""
+    return set((scope.cgroup / "devices.list").read_text().splitlines())
+
+
+def await_whole(guard: Gpuguard, scopes: Sequence[Scope], before: Sequence[set[str]]) -> None:
+    """Wait until every scope is protected; assert that it has the rules from before, no more, and no shield."""
+    for scope, had in zip(scopes, before):
+        guard.await_state(scope.name, "protected")
+        until(lambda s=scope: not (s.cgroup / SHIELD).exists(), 20, "the shield to go")  # type: ignore[misc]
+        assert rules(scope) == had
+
+
+def test_killed_while_giving_back(gpu_scope: MakeScope, launch: Launch) -> None:
+    """Killed at a random moment around a loss, and started again, it gives back what was lost and nothing else."""
+    scopes = [gpu_scope() for _ in range(3)]
+    before = [rules(scope) for scope in scopes]
+    guard = launch(backoff={"max_repairs": 1000}).start()
+    await_whole(guard, scopes, before)
+    for _ in range(KILLS):
+        for scope in scopes:
+            take_away(scope)
+        reload = guard.node.popen(["systemctl", "daemon-reload"])
+        time.sleep(random.uniform(0, 0.3))  # noqa: S311  # not for secrets
+        guard.daemon.kill()
+        reload.communicate()
+        guard.start()
+        await_whole(guard, scopes, before)
+
+
+def test_killed_while_declaring(gpu_scope: MakeScope, launch: Launch, prober: Prober) -> None:
+    """Killed at a random moment of declaring, and started again, it finishes; meanwhile no open fails."""
+    scope = gpu_scope()
+    before = rules(scope)
+    guard = launch(backoff={"max_repairs": 1000}).start()
+    await_whole(guard, [scope], [before])
+    drop_in = guard.node.path(f"/run/systemd/transient/{scope.name}.d/50-DeviceAllow.conf")
+
+    def declare() -> None:
+        with suppress(GpuguardError, OSError):
+            guard.repair(scope.name)
+
+    with prober.loop(scope.cgroup, GPU0) as loop:
+        for _ in range(KILLS):
+            drop_in.unlink()
+            request = threading.Thread(target=declare)
+            request.start()
+            time.sleep(random.uniform(0, 0.05))  # noqa: S311  # not for secrets
+            guard.daemon.kill()
+            request.join()
+            guard.start()
+            await_whole(guard, [scope], [before])
+            until(drop_in.exists, 20, "the declaration")
+        report = loop.stop()
+    assert (report.denied, report.gaps, report.odd) == (0, (), {})
+
+
+def test_restart_remembers(node_v1: Node, gpu_scope: MakeScope, launch: Launch, prober: Prober) -> None:
+    """What is lost while no gpuguard runs is given back at the next start, from the ledger."""
+    scope = gpu_scope()
+    guard = launch(guard={"declare": False}).start()
+    guard.await_state(scope.name, "at-risk")
+    assert guard.daemon.stop() == 0
+    node_v1.run(["systemctl", "daemon-reload"])
+    assert prober.open(scope.cgroup, GPU0).denied
+    guard.start()
+    until(lambda: prober.open(scope.cgroup, GPU0).allowed, 20, "the repair")
+    guard.await_state(scope.name, "protected")
+
+
+def test_a_shield_that_was_left_is_removed(gpu_scope: MakeScope, launch: Launch) -> None:
+    """A shield that an earlier gpuguard left in a scope is gone after the start, and the scope is as it was."""
+    scope = gpu_scope()
+    before = rules(scope)
+    (scope.cgroup / SHIELD).mkdir()
+    await_whole(launch().start(), [scope], [before])
+
+
+def forged(**changes: object) -> Callable[[Path], None]:
+    """Return what makes a ledger entry claim GPU1 as well, with some other value changed."""
+
+    def forge(path: Path) -> None:
+        document: dict[str, Any] = json.loads(path.read_text())
+        document["rules"].append(STOLEN)
+        path.write_text(json.dumps({**document, **changes}))
+
+    return forge
+
+
+def link(path: Path) -> None:
+    """Put a link to a file that claims GPU1 in the entry's place."""
+    elsewhere = path.with_name("elsewhere")
+    forged()(path)
+    path.rename(elsewhere)
+    path.symlink_to(elsewhere.name)
+
+
+def replaced(make: Callable[[Path], object]) -> Callable[[Path], None]:
+    """Return what removes the entry and makes something else in its place."""
+
+    def replace(path: Path) -> None:
+        path.unlink()
+        make(path)
+
+    return replace
+
+
+DAMAGES: dict[str, Callable[[Path], object]] = {
+    "garbage": lambda path: path.write_bytes(os.urandom(300)),
+    "empty": lambda path: path.write_bytes(b""),
+    "truncated": lambda path: os.truncate(path, path.stat().st_size // 2),
+    "huge": lambda path: path.write_bytes(b" " * (2 << 20) + path.read_bytes()),
+    "no object": lambda path: path.write_text(f'["{STOLEN}"]'),
+    "another version": forged(version=2),
+    "another boot": forged(boot="0b9f6f3c-8a3f-4d5c-9d3e-1f1b5c0c7a11"),
+    "another inode": forged(inode=1),
+    "another name": forged(control_group="/system.slice/docker-other.scope"),
+    "another run": forged(invocation="00112233445566778899aabbccddeeff"),
+    "a wildcard that is no rule": forged(rules=["c 195:* rwx"]),
+    "a directory": replaced(Path.mkdir),
+    "a pipe": replaced(os.mkfifo),
+    "a link": link,
+}
+
+
+def test_damaged_ledger_grants_nothing(node_v1: Node, gpu_scope: MakeScope, launch: Launch, prober: Prober) -> None:
+    """Whatever stands in the ledger's files, no scope gets what it did not have, and each is guarded as before."""
+    scopes = {name: gpu_scope() for name in DAMAGES}
+    before = {name: rules(scope) for name, scope in scopes.items()}
+    guard = launch(backoff={"max_repairs": 1000}).start()
+    await_whole(guard, list(scopes.values()), list(before.values()))
+    guard.daemon.stop()
+    for name, damage in DAMAGES.items():
+        entry = node_v1.path(f"{RUN}/ledger/{scopes[name].cgroup.stat().st_ino}.json")
+        damage(entry)
+
+    guard.start()
+    await_whole(guard, list(scopes.values()), list(before.values()))
+    status = guard.status()
+    assert {name: [device["device"] for device in status[scope.name]["devices"]] for name, scope in scopes.items()} == {
+        name: [GPU0.rule] for name in DAMAGES
+    }
+    for scope in scopes.values():
+        take_away(scope)
+    for name, scope in scopes.items():
+        until(lambda n=name, s=scope: rules(s) == before[n], 20, f"the repair after {name}")  # type: ignore[misc]
+    assert prober.open(scopes["a link"].cgroup, GPU1).denied
+
+
+def test_second_daemon_refuses(gpu_scope: MakeScope, launch: Launch, prober: Prober) -> None:
+    """A second daemon on the node ends with a message that says why, and the first one works on."""
+    scope = gpu_scope()
+    guard = launch().start()
+    guard.await_state(scope.name, "protected")
+    first = guard.daemon
+    second = guard.spawn()
+    take_away(scope)
+    until(lambda: prober.open(scope.cgroup, GPU0).allowed, 20, "the repair")
+    assert second.wait(60) == 1
+    assert "another gpuguard is at work on this node" in second.output()
+    assert first.returncode is None
+    guard.await_state(scope.name, "protected")
+    first.kill()
+
+
+def test_restart_of_the_bus(node_v1: Node, gpu_scope: MakeScope, launch: Launch, prober: Prober) -> None:
+    """When dbus-daemon is restarted the daemon repairs, comes back to the bus, and sees the next reload at once."""
+    scope = gpu_scope()
+    guard = launch(guard={"declare": False, "poll_interval": "30s"}).start()
+    guard.await_state(scope.name, "at-risk")
+    until(lambda: sources_up(guard) == 3, 20, "the sources")
+
+    node_v1.run(["systemctl", "restart", "dbus.service"])
+    until(lambda: len(guard.events("source_up")) >= 3, 60, "the return of the sources")
+
+    node_v1.run(["systemctl", "daemon-reload"])
+    until(lambda: prober.open(scope.cgroup, GPU0).allowed, 10, "the repair")
+    guard.await_state(scope.name, "protected")
+
+
+def test_without_a_bus(node_v1: Node, gpu_scope: MakeScope, launch: Launch, prober: Prober) -> None:
+    """Without any bus the poll sees losses and the kernel's list is written; the state says that systemd is unknown."""
+    scope = gpu_scope()
+    guard = launch(paths={"bus": "unix:path=/run/nowhere"}).start()
+    guard.await_state(scope.name, "at-risk")
+    for _ in range(2):
+        node_v1.run(["systemctl", "daemon-reload"])
+        until(lambda: prober.open(scope.cgroup, GPU0).allowed, 20, "the repair")
+        guard.await_rounds()
+    assert sources_up(guard) == 0
+    assert guard.total("gpuguard_repairs_total", method="write", result="ok") >= 2
+    assert "systemd" in guard.status()[scope.name]["reason"]
+    assert not (scope.cgroup / SHIELD).exists()
+    assert prober.open(scope.cgroup, GPU1).denied
+
+
+def test_reexec_keeps_the_sources(node_v1: Node, gpu_scope: MakeScope, launch: Launch, prober: Prober) -> None:
+    """After a daemon-reexec new containers are still found and reloads still seen, without a poll."""
+    guard = launch(guard={"declare": False, "poll_interval": "1m"}).start()
+    until(lambda: sources_up(guard) == 3, 20, "the sources")
+    node_v1.run(["systemctl", "daemon-reexec"])
+    guard.await_reloads(1)
+    until(lambda: sources_up(guard) == 3, 20, "the sources")
+    scope = gpu_scope()
+    guard.await_state(scope.name, "at-risk")
+    node_v1.run(["systemctl", "daemon-reload"])
+    until(lambda: prober.open(scope.cgroup, GPU0).allowed, 10, "the repair")
+    guard.await_state(scope.name, "protected")
+
+
+def sources_up(guard: Gpuguard) -> float:
+    """Return how many of the sources on the bus work."""
+    return guard.total("gpuguard_source_up")
