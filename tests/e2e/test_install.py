@@ -85,6 +85,8 @@ def test_what_is_installed_works_and_goes_again(node_v1: Node) -> None:
     assert done.stdout == f"gpuguard {gpuguard.__version__}\n"
     assert json.loads(node_v1.run(["gpuguard", "status", "--json"]).stdout)["node"]["daemon"] == "running"
     assert node_v1.run(["gpuguard", "check"]).stdout.startswith("GPUGUARD OK - ")
+    node_v1.run(["systemctl", "reload", "gpuguard"])
+    assert node_v1.run(["systemctl", "is-active", "gpuguard"]).stdout == "active\n"
     assert node_v1.run(["journalctl", "--list-catalog"]).stdout.count("gpuguard") > 0
     natives = node_v1.run(["find", "/usr/lib/gpuguard", "-name", "*.so"]).stdout
     assert natives == ""
