@@ -48,10 +48,8 @@ class Ledger:
             return
         except OSError as error:
             raise LedgerError(f"{self._directory}: cannot make the ledger: {error.strerror}") from error
-        if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid() or status.st_mode & 0o022:
-            raise LedgerError(
-                f"{self._directory}: must be a directory that only its owner, uid {os.geteuid()}, can write"
-            )
+        if not stat.S_ISDIR(status.st_mode) or status.st_uid not in {0, os.geteuid()} or status.st_mode & 0o022:
+            raise LedgerError(f"{self._directory}: must be a directory that nobody but root or this user can write")
 
     def load(self) -> tuple[list[Entitlement], list[tuple[str, str]]]:
         """Return all entitlements of this boot, and (path, reason) of each file that was put aside.
@@ -92,7 +90,7 @@ class Ledger:
         except FileNotFoundError:
             return
         except OSError as error:
-            raise LedgerError(f"{self._directory}: cannot read the ledger: {error.strerror}") from error
+            raise LedgerError(f"{self._directory}: cannot read the ledger: {error.strerror}; are you root?") from error
         for path in paths:
             if path.suffix == ".json":
                 yield path
