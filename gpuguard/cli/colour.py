@@ -8,8 +8,6 @@ from typing import TextIO
 RED = "31"
 GREEN = "32"
 YELLOW = "33"
-DIM = "2"
-BOLD = "1"
 
 
 def wanted(stream: TextIO) -> bool:

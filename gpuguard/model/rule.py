@@ -90,11 +90,6 @@ class Rule:
         return f"{self.kind} {major}:{minor}"
 
     @property
-    def is_exact(self) -> bool:
-        """Whether it names one device, without a wildcard."""
-        return self.major is not None and self.minor is not None
-
-    @property
     def opens(self) -> bool:
         """Whether it lets anybody open the device: `m` alone only permits mknod(2)."""
         return bool(self.access & Access.RW)

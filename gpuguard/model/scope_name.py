@@ -18,7 +18,6 @@ _RUNTIMES = (
     ("containerd", "cri-containerd-", _IDENTIFIER),
     ("nerdctl", "nerdctl-", _IDENTIFIER),
 )
-_SLICE = re.compile(r"[A-Za-z0-9:_\\@-][A-Za-z0-9:_.\\@-]*\.slice")
 
 
 @dataclass(frozen=True)
@@ -39,16 +38,3 @@ class ContainerScope:
             if name.startswith(prefix) and form.fullmatch(container):
                 return cls(runtime, container)
         return None
-
-
-def guarded_path(cgroup: str) -> Optional[ContainerScope]:
-    """Return the container whose scope this control group path is, or None when it is no such scope.
-
-    The path, as systemd's ControlGroup property has it, must be slices and at last the scope: a scope
-    below a service (user@1000.service and its like) belongs to another manager, a path below the
-    scope to the container.
-    """
-    root, *slices, scope = cgroup.split("/") if "/" in cgroup else ("?", "")
-    if root or not all(_SLICE.fullmatch(part) for part in slices):
-        return None
-    return ContainerScope.parse(scope)
