@@ -38,13 +38,10 @@ class UnitProperties:
 
     name: str
     control_group: str
-    active: bool
     transient: bool
     invocation: str
     policy: DevicePolicy
     device_allow: tuple[DeviceAllow, ...]
     bpf_device_program: bool
-    need_daemon_reload: bool
     fragment: str
-    drop_ins: tuple[str, ...]
     started_usec: int

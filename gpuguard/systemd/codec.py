@@ -41,7 +41,6 @@ class Incoming(NamedTuple):
     """One received message. The body is plain Python: structs are lists, variants are unwrapped."""
 
     kind: int
-    serial: int
     reply_to: Optional[int]
     sender: str
     path: str
@@ -112,7 +111,6 @@ def decode(raw: bytes) -> Incoming:
             raise EOFError("it is shorter than it says")  # noqa: TRY301 -- one way out for all failures
         return Incoming(
             kind=message.message_type.value,
-            serial=message.serial,
             reply_to=message.reply_serial,
             sender=message.sender or "",
             path=message.path or "",

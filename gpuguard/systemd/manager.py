@@ -116,22 +116,18 @@ class Manager:
 
 
 def _unit_properties(name: str, unit: Mapping[str, Any], typed: Mapping[str, Any]) -> UnitProperties:
-    state = unit.get("ActiveState", "")
-    if unit.get("LoadState") == "not-found" and state == "inactive":
+    if unit.get("LoadState") == "not-found" and unit.get("ActiveState") == "inactive":
         # It went between the calls: asking at the path of a unit that is gone makes systemd invent an empty one.
         raise NoSuchUnitError(f"unit {name} is gone")
     return UnitProperties(
         name=name,
         control_group=typed.get("ControlGroup", ""),
-        active=state in _LIVE,
         transient=unit.get("Transient", False),
         invocation=bytes(unit.get("InvocationID", b"")).hex(),
         policy=DevicePolicy(typed.get("DevicePolicy", "auto")),
         device_allow=tuple(DeviceAllow(path, Access.parse(access)) for path, access in typed.get("DeviceAllow", [])),
         # BPFProgram= came with systemd 249.
         bpf_device_program=any(kind == "device" for kind, _ in typed.get("BPFProgram", [])),
-        need_daemon_reload=unit.get("NeedDaemonReload", False),
         fragment=unit.get("FragmentPath", ""),
-        drop_ins=tuple(unit.get("DropInPaths", [])),
         started_usec=unit.get("ActiveEnterTimestampMonotonic", 0),
     )
