@@ -111,27 +111,20 @@ class Connection:
 async def open_connection(address: str, intake: Intake) -> Connection:
     """Connect and authenticate as this process's user; the caller sets a time limit.
 
-    `address` is a D-Bus address such as "unix:path=/run/dbus/system_bus_socket"; of several, parted by
-    semicolons, the first that answers is taken. Raises BusUnavailableError, which names the address.
+    `address` is a D-Bus address such as "unix:path=/run/dbus/system_bus_socket". Raises BusUnavailableError,
+    which names the address.
     """
-    failures = []
-    for part in address.split(";"):
-        try:
-            return await _open_one(_socket_path(part), intake)
-        except (OSError, BusUnavailableError) as error:  # noqa: PERF203 -- each address has its chance
-            failures.append(str(error))
-        except (asyncio.IncompleteReadError, asyncio.LimitOverrunError):
-            failures.append("it hung up during authentication")
-    raise BusUnavailableError(f"no D-Bus at {address}: {'; '.join(failures)}")
-
-
-async def _open_one(path: str, intake: Intake) -> Connection:
-    reader, writer = await asyncio.open_unix_connection(path)
     try:
-        await _authenticate(reader, writer)
-    except BaseException:  # also when cancelled
-        writer.transport.abort()
-        raise
+        reader, writer = await asyncio.open_unix_connection(_socket_path(address))
+        try:
+            await _authenticate(reader, writer)
+        except BaseException:  # also when cancelled
+            writer.transport.abort()
+            raise
+    except (OSError, BusUnavailableError) as error:
+        raise BusUnavailableError(f"no D-Bus at {address}: {error}") from error
+    except (asyncio.IncompleteReadError, asyncio.LimitOverrunError) as error:
+        raise BusUnavailableError(f"no D-Bus at {address}: it hung up during authentication") from error
     return Connection(reader, writer, intake)
 
 
