@@ -52,7 +52,8 @@ class Server:
 
     async def start(self) -> None:
         """Listen and serve until stop(). Raises ConfigError when the address or the TLS files cannot be used."""
-        await self.reload_certificates()
+        if self._tls is not None:
+            self._context = await asyncio.to_thread(self._tls.context)
         self._listeners = await open_listeners(self._listen)
         slots = asyncio.Semaphore(MAX_CONNECTIONS)
         self._acceptors = [asyncio.ensure_future(self._accept(listener, slots)) for listener in self._listeners]
@@ -67,11 +68,6 @@ class Server:
         for listener in self._listeners:
             await asyncio.to_thread(close_listener, listener)
         self._listeners, self._acceptors = [], []
-
-    async def reload_certificates(self) -> None:
-        """Read the TLS files again, for connections from now on. Raises ConfigError and keeps what it had."""
-        if self._tls is not None:
-            self._context = await asyncio.to_thread(self._tls.context)
 
     async def _accept(self, listener: socket.socket, slots: asyncio.Semaphore) -> None:
         loop = asyncio.get_running_loop()

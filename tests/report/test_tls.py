@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import shutil
 import ssl
 import subprocess
 from collections.abc import AsyncIterator
@@ -140,28 +139,6 @@ async def test_stop_during_a_handshake(authority: Authority) -> None:
         _, writer = await asyncio.open_connection("127.0.0.1", server.ports[0])
         await until(lambda: bool(server._connections))
     writer.transport.abort()
-
-
-async def test_reload_of_certificates(authority: Authority) -> None:
-    """A certificate that was renewed in place is shown after a reload, without a new port."""
-    files = authority.issue("renewed")
-    async with serving(files) as server:
-        _, before = await get(server, authority)
-        assert authority.issue("renewed") == files
-        await server.reload_certificates()
-        _, after = await get(server, authority)
-    assert before != after
-
-
-async def test_a_reload_that_fails_keeps_the_old(authority: Authority) -> None:
-    """A broken file is an error to the one who reloads; clients do not notice."""
-    files = authority.issue("broken")
-    async with serving(files) as server:
-        shutil.copy(files.key, files.cert)
-        with pytest.raises(ConfigError, match=r"broken\.crt"):
-            await server.reload_certificates()
-        answer, _ = await get(server, authority)
-    assert answer.endswith(b"metric 1\n")
 
 
 @pytest.mark.parametrize("missing", ["cert", "key", "client_ca"])
