@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Optional
 
 from gpuguard.errors import ConfigError
+from gpuguard.model.device_classes import BUILT_IN
 from gpuguard.model.rule import MAX_MAJOR
 from gpuguard.model.schema import Table, read, rows, setting, write
 from gpuguard.model.setting import Choice, Count, Duration, Flag, ListOf, Size, Text
@@ -19,7 +20,6 @@ else:
     import tomli as tomllib
 
 DEFAULT_FILE = Path("/etc/gpuguard/gpuguard.toml")
-BUILTIN_CLASSES = ("nvidia", "amd", "ascend", "habana", "infiniband")
 
 _PATH = Text(r"/.*", "an absolute path")
 _PATH_OR_NONE = Text(r"(/.*)?", 'an absolute path, or ""')
@@ -60,7 +60,7 @@ class CustomDevices(Table):
         """Yield what is wrong between the keys."""
         if not self.name:
             yield "name: missing"
-        if self.name in BUILTIN_CLASSES:
+        if self.name in BUILT_IN:
             yield f"name: {self.name} is a built-in class; name it in [devices] classes instead"
         if sum(map(bool, (self.majors, self.drivers, self.nodes))) != 1:
             yield "want exactly one of majors, drivers and nodes, and not an empty one"
@@ -70,7 +70,7 @@ class CustomDevices(Table):
 class Devices(Table):
     """[devices]: which devices are guarded."""
 
-    classes: tuple[str, ...] = setting(("nvidia",), ListOf(Choice(BUILTIN_CLASSES)))
+    classes: tuple[str, ...] = setting(("nvidia",), ListOf(Choice(tuple(BUILT_IN))))
     custom: tuple[CustomDevices, ...] = rows(CustomDevices)
 
     def faults(self) -> Iterator[str]:
