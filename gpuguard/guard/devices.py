@@ -32,7 +32,7 @@ class GuardedDevices:
         """Read /proc/devices and the device nodes again. Raises CgroupUnreadableError; then nothing changes."""
         majors = Majors.parse(self._host.devices())
         patterns = [glob for known in self._classes for glob in known.nodes]
-        self._nodes = {path: DeviceNumber(*number) for path, number in self._host.nodes(patterns)}
+        self._nodes = dict(self._host.nodes(patterns))
         self._majors = majors
         self._guarded = Guarded.of(self._classes, majors, self._nodes.values())
 

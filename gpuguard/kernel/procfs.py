@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 import os
 import stat
 from collections.abc import Iterable, Iterator
@@ -9,6 +10,7 @@ from pathlib import Path
 from typing import Optional
 
 from gpuguard.errors import CgroupUnreadableError
+from gpuguard.model.majors import DeviceNumber
 from gpuguard.model.rule import BLOCK, CHAR
 
 
@@ -30,8 +32,8 @@ class Host:
         except CgroupUnreadableError:
             return ""
 
-    def number(self, path: str) -> Optional[tuple[str, int, int]]:
-        """Return (type, major, minor) of the device node at a path such as "/dev/nvidia0", None without one."""
+    def number(self, path: str) -> Optional[DeviceNumber]:
+        """Return the number of the device node at a path such as "/dev/nvidia0", None without one."""
         if not path.startswith("/dev/"):
             return None
         try:
@@ -39,16 +41,18 @@ class Host:
         except OSError:
             return None
         if stat.S_ISCHR(status.st_mode):
-            return (CHAR, os.major(status.st_rdev), os.minor(status.st_rdev))
+            return DeviceNumber(CHAR, os.major(status.st_rdev), os.minor(status.st_rdev))
         if stat.S_ISBLK(status.st_mode):
-            return (BLOCK, os.major(status.st_rdev), os.minor(status.st_rdev))
+            return DeviceNumber(BLOCK, os.major(status.st_rdev), os.minor(status.st_rdev))
         return None
 
-    def nodes(self, patterns: Iterable[str]) -> Iterator[tuple[str, tuple[str, int, int]]]:
-        """Yield (path, number) of every device node that matches a glob such as "/dev/nvidia*"."""
+    def nodes(self, patterns: Iterable[str]) -> Iterator[tuple[str, DeviceNumber]]:
+        """Yield path and number of every device node that matches a glob such as "/dev/nvidia*"."""
+        dev = str(self._dev)
         for pattern in patterns:
-            for found in sorted(self._dev.glob(pattern[len("/dev/") :])):
-                path = "/dev/" + str(found.relative_to(self._dev))
+            # Path.glob() raises on some of the patterns that a site may write, and on a directory that goes meanwhile.
+            for found in sorted(glob.glob(glob.escape(dev) + pattern[len("/dev") :])):  # noqa: PTH207
+                path = "/dev" + found[len(dev) :]
                 number = self.number(path)
                 if number is not None:
                     yield path, number

@@ -85,3 +85,10 @@ class TestNumbers:
         (tmp_path / "gpu-file").touch()
         found = Host(Path("/proc"), tmp_path).nodes(["/dev/gpu*", "/dev/caps/*", "/dev/none*"])
         assert [path for path, _ in found] == ["/dev/gpu0", "/dev/gpu1", "/dev/caps/cap1"]
+
+    @pytest.mark.parametrize("pattern", ["/dev/gpu**", "/dev//x", "/dev/.", "/dev/[", "/dev/gpu0/*"])
+    def test_of_an_odd_pattern(self, tmp_path: Path, pattern: str) -> None:
+        """Whatever the configuration allows as a pattern finds what it means, and is no error."""
+        (tmp_path / "gpu0").symlink_to("/dev/null")
+        found = list(Host(Path("/proc"), tmp_path).nodes([pattern]))
+        assert found == ([("/dev/gpu0", ("c", 1, 3))] if pattern == "/dev/gpu**" else [])
