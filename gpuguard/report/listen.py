@@ -25,6 +25,8 @@ async def open_listeners(listen: str) -> list[socket.socket]:
         return await _tcp(listen)
     except OSError as error:
         raise ConfigError(f"metrics listen {listen!r}: {error.strerror or error}") from error
+    except UnicodeError as error:  # the host's name does not fit into DNS
+        raise ConfigError(f"metrics listen {listen!r}: {error}") from error
 
 
 def close_listener(listener: socket.socket) -> None:

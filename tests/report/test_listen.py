@@ -54,6 +54,12 @@ async def test_a_host_that_is_unknown() -> None:
         await open_listeners("no-such-host.invalid:10195")
 
 
+async def test_a_name_that_is_none_is_named() -> None:
+    """A host that DNS could not even be asked for is an error of the configuration, too."""
+    with pytest.raises(ConfigError, match=r"a\.\.b:80"):
+        await open_listeners("a..b:80")
+
+
 @pytest.mark.usefixtures("loose_umask")
 async def test_unix_path(tmp_path: Path) -> None:
     """Owner and group may connect, others not, whatever the umask; the path goes with the listener."""
