@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Optional
@@ -96,6 +97,6 @@ async def _systemd(assembly: Assembly) -> Optional[int]:
 def _quiet(settings: Settings, *, enforce: bool, settle: float, writable: bool = False) -> Assembly:
     """Build a guard that tells nobody: the command prints what came of it."""
     log = structlog.wrap_logger(
-        structlog.PrintLogger(), processors=[], wrapper_class=structlog.make_filtering_bound_logger("critical")
+        structlog.PrintLogger(), processors=[], wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL)
     )
     return assemble(settings, Metrics(), log, enforce=enforce, settle=settle, writable=writable)
