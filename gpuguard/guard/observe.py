@@ -67,6 +67,9 @@ class SystemdObserver:
             return SystemdView(refusal="systemd has no such unit", trouble="systemd has no such unit")
         except BusError as error:
             return SystemdView(trouble=f"systemd cannot be asked: {error}")
+        if properties.control_group != control_group:  # a namesake: what is declared for it says nothing about this one
+            elsewhere = f"systemd has the unit {unit} at {properties.control_group or 'no control group'}"
+            return SystemdView(refusal=elsewhere, trouble=elsewhere)
         declared, trouble = None, None
         try:
             declared = self._declared(properties)
@@ -76,7 +79,7 @@ class SystemdObserver:
             declared=declared,
             invocation=properties.invocation,
             started=properties.started_usec * _MICROSECOND or None,
-            refusal=_refusal(properties, control_group),
+            refusal=_refusal(properties),
             trouble=trouble,
             stamp=stamp,
         )
@@ -98,10 +101,8 @@ class SystemdObserver:
         return declared_rules(policy, entries, NodeFacts(self.version, Majors.parse(self._host.devices()), numbers))
 
 
-def _refusal(unit: UnitProperties, control_group: str) -> Optional[str]:
+def _refusal(unit: UnitProperties) -> Optional[str]:
     """Say why a unit must not be given a DeviceAllow entry, None when it may be."""
-    if unit.control_group != control_group:
-        return f"systemd has the unit {unit.name} at {unit.control_group or 'no control group'}"
     if unit.bpf_device_program:
         return "its devices are gated by BPFProgram=: an entry would add a second filter that denies the rest"
     if unit.policy is DevicePolicy.AUTO and not unit.device_allow:
