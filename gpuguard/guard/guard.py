@@ -39,9 +39,21 @@ class Guard:
         """Take over what the ledger on disk knows. Raises LedgerError."""
         self.parts.ledger.open()
         entries, complaints = self.parts.ledger.load()
-        self._remembered = {entry.inode: entry for entry in entries}
+        self._remembered = {entry.inode: entry for entry in entries if self._lives(entry)}
         for path, reason in complaints:
             self.parts.recorder.ledger_damaged(path, reason)
+
+    def _lives(self, entry: Entitlement) -> bool:
+        """Whether a scope is still there; one that ended while nobody looked is forgotten."""
+        try:
+            lives = self.parts.devices.read(entry.control_group).inode == entry.inode
+        except CgroupGoneError:
+            lives = False
+        except CgroupUnreadableError:
+            lives = True
+        if not lives:
+            self.parts.ledger.forget(entry.inode)
+        return lives
 
     async def look(self, control_group: str, fresh: bool) -> None:  # noqa: FBT001 - the watch calls it so
         """Look at one scope and do what is to be done; `fresh`: whatever is remembered of systemd.
@@ -137,7 +149,7 @@ class Guard:
         try:
             if self.policy.enforce and await self.parts.mender.remove_left_shield(scope.target):
                 self.parts.recorder.shield_removed(scope)
-        except BusError as error:
+        except (BusError, CgroupUnreadableError) as error:
             self.parts.recorder.trouble(scope.target.control_group, error)
 
     def _observe(self, scope: Scope) -> Observation:
@@ -241,11 +253,13 @@ class Guard:
         return True
 
     async def _write(self, scope: Scope) -> bool:
+        """Write back what is lost; return whether all of it is in force. If not, the next look tries again."""
         if not self._may_act(scope):
             return False
         scope.deeds += [f"write {rule}" for rule in scope.plan.write]
-        self._done(scope, await self.parts.mender.write(scope.target, scope.plan.write))
-        return True
+        deed = await self.parts.mender.write(scope.target, scope.plan.write)
+        self._done(scope, deed)
+        return deed.error is None
 
     async def _declare(self, scope: Scope) -> bool:
         """Declare, and ask systemd what it has now: the same is not tried again in vain while that does not change."""

@@ -8,7 +8,14 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Optional
 
-from gpuguard.errors import BusError, BusTimeoutError, BusUnavailableError, CgroupGoneError, GpuguardError
+from gpuguard.errors import (
+    BusError,
+    BusTimeoutError,
+    BusUnavailableError,
+    CgroupGoneError,
+    CgroupUnreadableError,
+    GpuguardError,
+)
 from gpuguard.kernel.devices_v1 import DevicesV1
 from gpuguard.model.rule import Rule
 from gpuguard.model.unit import DeviceAllow
@@ -86,7 +93,10 @@ class Mender:
         except BusError as refusal:
             error = f"{target.unit}: systemd refuses: {refusal}"
         missing = await self._missing(target, before.rules)
-        self._devices.unshield(target.control_group, target.inode)
+        try:
+            self._devices.unshield(target.control_group, target.inode)
+        except CgroupUnreadableError as left:  # somebody has put something in it
+            error = error or str(left)
         if missing:
             error = f"{target.control_group}: no longer in force after declaring: {_text(missing)}"
         return Deed("declare", time.monotonic() - begin, error)
