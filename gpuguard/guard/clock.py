@@ -59,13 +59,13 @@ class Clock:
     def round(self) -> None:
         """Find the scopes that are there, and ask for a look at each that may have changed."""
         parts = self._guard.parts
+        parts.observer.stamps.refresh()
+        present: set[str] = set()
         try:
+            present.update(parts.devices.units(parts.units.wanted))
             parts.guarded.refresh()
-            parts.observer.stamps.refresh()
-            present = set(parts.devices.units(parts.units.wanted))
-        except CgroupUnreadableError as error:
+        except CgroupUnreadableError as error:  # what is known is looked at all the same
             parts.recorder.trouble("/", error)
-            return
         for control_group in present | self._guard.scopes.keys():
             if not self._guard.calm(control_group):
                 self._watch.want(control_group, fresh=False)
