@@ -52,6 +52,7 @@ class Recorder:
 
     def done(self, scope: Scope, deed: Deed) -> None:
         """Tell what was done to a scope, unless it went as it should."""
+        self._tell_loss(scope)
         self.metrics.repair(deed.method, deed.result, deed.seconds)
         told = self._of(scope)
         if deed.error is None:
@@ -85,6 +86,7 @@ class Recorder:
 
     def observed(self, scope: Scope) -> None:
         """Tell what observe mode did not do."""
+        self._tell_loss(scope)
         told = self._of(scope)
         if scope.plan == told.plan:
             return
@@ -101,6 +103,7 @@ class Recorder:
 
     def refused(self, scope: Scope) -> None:
         """Tell that the back-off forbids a repair: what is given back is taken away again and again."""
+        self._tell_loss(scope)
         told = self._of(scope)
         writes = bool(scope.plan.write)
         self.metrics.repair("write" if writes else "declare", "refused", 0.0)
@@ -120,8 +123,9 @@ class Recorder:
             return
         if entitled.settled and told.state in {None, State.SETTLING}:
             emit(self.log, KINDS.found, **self._fields(scope), devices=self._names(entitled.rules))
-        if scope.outage is not None:
-            self._lost(scope, scope.outage)
+        self._tell_loss(scope)
+        if not scope.plan:
+            told.plan = None
         if told.fighting and scope.backoff.may_repair(now):
             told.fighting = False
             emit(self.log, KINDS.fight_over, **self._fields(scope))
@@ -188,6 +192,10 @@ class Recorder:
     def fault(self, control_group: str, error: Exception) -> None:
         """Tell of a fault in gpuguard itself; the scope is looked at again at the next round."""
         self.log.error("internal error while looking at a scope", scope=control_group, exc_info=error)
+
+    def _tell_loss(self, scope: Scope) -> None:
+        if scope.outage is not None:
+            self._lost(scope, scope.outage)
 
     def _lost(self, scope: Scope, outage: Outage) -> None:
         told = self._of(scope)
