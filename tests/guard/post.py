@@ -1,0 +1,145 @@
+"""A guard at work in this process, with all its sources, on a simulated node."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Mapping, MutableMapping
+from typing import Any, Optional
+
+import structlog
+from prometheus_client.parser import text_string_to_metric_families
+from structlog.testing import LogCapture
+
+from gpuguard.config import Settings
+from gpuguard.guard.build import assemble
+from gpuguard.guard.clock import Clock
+from gpuguard.guard.guard import Guard
+from gpuguard.guard.listen import Listener
+from gpuguard.guard.scope import Scope
+from gpuguard.model.state import State
+from gpuguard.report.metrics import Metrics
+from gpuguard.systemd.monitor import MonitorSource
+from gpuguard.systemd.signals import SignalSource
+from tests.lab.sim.node import SimNode
+from tests.lab.sim.scope import SimScope
+from tests.report.support import until
+
+SETTLE = 0.05
+# No round of the clock in the length of a test, after those that a start brings: what is seen, a source has seen.
+NEVER = "5m"
+
+Entry = MutableMapping[str, Any]
+Tables = Mapping[str, Mapping[str, object]]
+
+
+def settings(node: SimNode, tables: Optional[Tables] = None) -> Settings:
+    """Return settings for a node: those of a test on top of quick ones."""
+    quick: dict[str, Mapping[str, object]] = {
+        "guard": {"settle": f"{SETTLE * 1000:.0f}ms", "poll_interval": "100ms"},
+        "paths": node.config_paths(),
+    }
+    merged = {name: {**quick.get(name, {}), **(tables or {}).get(name, {})} for name in {**quick, **(tables or {})}}
+    return Settings.from_mapping(merged)
+
+
+class Post:
+    """A guard at its post. Get it by the fixture `station`; it runs in the test's own loop."""
+
+    def __init__(self, node: SimNode, tables: Optional[Tables] = None, *, enforce: bool = True) -> None:
+        self.node = node
+        self.metrics = Metrics()
+        self.log: list[Entry] = []
+        self._settings = settings(node, tables)
+        self._enforce = enforce
+        self._stack = contextlib.AsyncExitStack()
+
+    @property
+    def guard(self) -> Guard:
+        """The guard."""
+        return self.assembly.guard
+
+    async def start(self) -> Post:
+        """Begin to guard, as the daemon does."""
+        capture = LogCapture()
+        self.log = capture.entries
+        log = structlog.wrap_logger(
+            None, processors=[capture], wrapper_class=structlog.make_filtering_bound_logger("debug")
+        )
+        settle = self._settings.guard.settle
+        self.assembly = assemble(self._settings, self.metrics, log, enforce=self._enforce, settle=settle, writable=True)
+        self._stack.push_async_callback(self.assembly.close)
+        self.clock = Clock(self.guard, self.assembly.watch, self._settings.guard.poll_interval, settle)
+        self.listener = Listener(self.guard, self.assembly.watch, self.clock, self.assembly.link)
+        self._stack.callback(self.listener.close)
+        bus = self._settings.paths.bus
+        self._tasks = [
+            asyncio.ensure_future(work)
+            for work in (
+                self.clock.run(),
+                SignalSource(bus, self.listener.take, self.guard.parts.units.wanted).run(),
+                MonitorSource(bus, self.listener.take).run(),
+            )
+        ]
+        self._stack.push_async_callback(self._end)
+        return self
+
+    async def _end(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def stop(self) -> None:
+        """End, and leave the node as it is."""
+        await self._stack.aclose()
+
+    def of(self, scope: SimScope) -> Scope:
+        """Return what the guard has of a scope."""
+        return self.guard.scopes[scope.group]
+
+    def entitled(self, scope: SimScope) -> set[str]:
+        """Return the rules that a scope is entitled to, as lines."""
+        entitled = self.of(scope).entitled
+        return set() if entitled is None else set(map(str, entitled.rules))
+
+    def state(self, scope: SimScope) -> Optional[State]:
+        """Return the state of a scope, None while it is not known."""
+        return self.guard.scopes[scope.group].state if scope.group in self.guard.scopes else None
+
+    async def becomes(self, scope: SimScope, state: State) -> None:
+        """Wait until a scope is in a state, and all looks are over."""
+        await self.until(lambda: self.state(scope) is state, f"{scope.name} never became {state.value}")
+        await self.assembly.watch.idle()
+
+    async def until(self, condition: Any, failure: str) -> None:  # noqa: ANN401 - a callable of anything
+        """Wait until a condition holds; fail with what happened up to then."""
+        try:
+            await until(condition)
+        except AssertionError as error:
+            raise AssertionError(f"{failure}; log: {self.log}") from error
+
+    async def sources_up(self) -> None:
+        """Wait until every source delivers."""
+        await self.until(
+            lambda: all(self.value("gpuguard_source_up", source=name) for name in ("signals", "units", "monitor")),
+            "the sources did not come up",
+        )
+        await self.assembly.watch.idle()
+
+    def events(self, *kinds: str) -> list[Entry]:
+        """Return the entries of the log of these kinds; none: those that have a kind."""
+        return [entry for entry in self.log if "kind" in entry and (not kinds or entry["kind"] in kinds)]
+
+    def kinds(self) -> list[str]:
+        """Return what kinds of events were told, in order."""
+        return [entry["kind"] for entry in self.events()]
+
+    def value(self, name: str, **labels: str) -> float:
+        """Return the sum of a metric's samples that have these labels."""
+        _, text = self.metrics.render()
+        return sum(
+            sample.value
+            for family in text_string_to_metric_families(text.decode())
+            for sample in family.samples
+            if sample.name == name and labels.items() <= sample.labels.items()
+        )
