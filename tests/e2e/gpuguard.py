@@ -8,6 +8,7 @@ import json
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from typing import Any, Optional
@@ -22,7 +23,6 @@ from tests.lab.node import ROOT, Node
 from tests.lab.poll import until
 
 RUN = "/run/gpuguard"
-CONFIG = "/root/gpuguard.toml"
 POLL = 0.5  # seconds
 SETTLE = 0.3
 _SOCKET = f"{RUN}/metrics.sock"
@@ -38,9 +38,12 @@ _DEFAULTS: Mapping[str, Mapping[str, object]] = {
 class Gpuguard(AbstractContextManager["Gpuguard"]):
     """The one gpuguard of a node. Its tables of the configuration are `tables` on top of quick ones for tests."""
 
+    config = "/root/gpuguard.toml"
+
     def __init__(self, node: Node, **tables: Mapping[str, object]) -> None:
         self.node = node
         self._daemon: Optional[Daemon] = None
+        self._text = ""
         self.configure(**tables)
 
     def configure(self, **tables: Mapping[str, object]) -> None:
@@ -51,7 +54,7 @@ class Gpuguard(AbstractContextManager["Gpuguard"]):
             lines.append(f"[{name}]")
             table = {**_DEFAULTS.get(name, {}), **tables.get(name, {})}
             lines += [f"{key} = {json.dumps(value)}" for key, value in table.items()]
-        self.node.path(CONFIG).write_text("\n".join(lines) + "\n", encoding="utf-8")
+        self.node.path(self.config).write_text("\n".join(lines) + "\n", encoding="utf-8")
 
     @property
     def daemon(self) -> Daemon:
@@ -61,7 +64,7 @@ class Gpuguard(AbstractContextManager["Gpuguard"]):
 
     def spawn(self, *options: str) -> Daemon:
         """Start the daemon and do not wait for it."""
-        self._daemon = self.node.daemon([sys.executable, "-m", "gpuguard", "run", f"--config={CONFIG}", *options])
+        self._daemon = self.node.daemon([sys.executable, "-m", "gpuguard", "run", f"--config={self.config}", *options])
         return self._daemon
 
     def start(self, *options: str) -> Gpuguard:
@@ -72,7 +75,7 @@ class Gpuguard(AbstractContextManager["Gpuguard"]):
 
     def run(self, command: str, *argv: str) -> subprocess.CompletedProcess[str]:
         """Run one of gpuguard's commands in the node; its failure is the caller's to judge."""
-        program = ["env", "-C", str(ROOT), sys.executable, "-m", "gpuguard", command, f"--config={CONFIG}", *argv]
+        program = ["env", "-C", str(ROOT), sys.executable, "-m", "gpuguard", command, f"--config={self.config}", *argv]
         return self.node.run(program, check=False)
 
     def repair(self, *names: str) -> RepairReport:
@@ -103,7 +106,7 @@ class Gpuguard(AbstractContextManager["Gpuguard"]):
         """Return a metric's samples that have these labels."""
         return {
             frozenset(sample.labels.items()): sample.value
-            for family in text_string_to_metric_families(self._scrape())
+            for family in text_string_to_metric_families(self._metrics())
             for sample in family.samples
             if sample.name == name and labels.items() <= sample.labels.items()
         }
@@ -140,11 +143,23 @@ class Gpuguard(AbstractContextManager["Gpuguard"]):
         """Kill the daemon, if it runs, and forget what it learnt."""
         if self._daemon is not None:
             self._daemon.kill()
-        self.node.run(["rm", "-rf", RUN, CONFIG])
+        self.node.run(["rm", "-rf", RUN, self.config])
+
+    def await_rest(self) -> None:
+        """Wait until the clock makes rounds at its interval alone, which must be long, and no quick ones any more."""
+        rounds = -1.0
+        while rounds != self._rounds():
+            rounds = self._rounds()
+            time.sleep(1.0)
+
+    def _metrics(self) -> str:
+        # While it reads its configuration again the endpoint is closed for a moment.
+        until(self._serves, _PATIENCE, "the metrics")
+        return self._text
 
     def _serves(self) -> bool:
         try:
-            self._scrape()
+            self._text = self._scrape()
         except OSError:
             return False
         return True

@@ -1,0 +1,215 @@
+"""What an operator sees and can do: commands, exit codes, metrics, signals, observe mode."""
+
+from __future__ import annotations
+
+import json
+import signal
+from collections.abc import Sequence
+
+import pytest
+
+from tests.e2e.conftest import Launch, MakeScope
+from tests.e2e.gpuguard import Gpuguard
+from tests.e2e.witness import BusWitness, Witness
+from tests.lab.devices import GPU0
+from tests.lab.machine import missing
+from tests.lab.node import Node
+from tests.lab.poll import until
+from tests.lab.prober import Prober
+from tests.lab.scope import Scope
+
+
+def reload(node: Node) -> None:
+    """Have systemd take away what it does not know of."""
+    node.run(["systemctl", "daemon-reload"])
+
+
+def check(guard: Gpuguard) -> tuple[int, str]:
+    """Return exit code and text of `gpuguard check`, without the performance data."""
+    done = guard.run("check")
+    text, _, figures = done.stdout.partition(" | ")
+    assert figures, done
+    return done.returncode, text
+
+
+def short_id(scope: Scope) -> str:
+    """Return what people call a container that has no other name."""
+    return scope.name[len("docker-") :][:12]
+
+
+def test_check_tells_the_state_by_its_exit_code(gpu_scope: MakeScope, launch: Launch) -> None:
+    """`check` exits with 1 for a container at risk, 0 for a protected one, 2 for a lost one; it needs no daemon."""
+    guard = launch()
+    code, text = check(guard)
+    assert (code, text) == (0, "GPUGUARD OK - no GPU container (daemon stopped)")
+
+    scope = gpu_scope()
+    code, text = check(guard)
+    assert (code, text) == (1, f"GPUGUARD WARNING - 1 at-risk ({short_id(scope)}) (daemon stopped)")
+
+    guard.start().await_state(scope.name, "protected")
+    assert check(guard) == (0, "GPUGUARD OK - 1 protected")
+
+    guard.daemon.stop()
+    (scope.cgroup / "devices.deny").write_text(f"{GPU0.rule} rwm")
+    code, text = check(guard)
+    assert (code, text) == (2, f"GPUGUARD CRITICAL - 1 lost ({short_id(scope)}) (daemon stopped)")
+
+
+def test_check_that_cannot_tell(launch: Launch) -> None:
+    """`check` exits with 3 where no device cgroups are to be seen."""
+    done = launch(paths={"cgroup": "/srv"}).run("check")
+    assert done.returncode == 3
+    assert done.stdout.startswith("GPUGUARD UNKNOWN - /srv: ")
+
+
+def test_metrics_are_what_prometheus_wants(node_v1: Node, gpu_scope: MakeScope, launch: Launch) -> None:
+    """What curl gets from the endpoint passes `promtool check metrics`, after a loss and its repair."""
+    lacking = missing("curl", "promtool")
+    if lacking:
+        pytest.skip(lacking)
+    scope = gpu_scope()
+    guard = launch(guard={"declare": False}).start()
+    guard.await_state(scope.name, "at-risk")
+    reload(node_v1)
+    guard.await_state(scope.name, "protected")
+    curl = ["curl", "--silent", "--show-error", "--fail", "--unix-socket", "/run/gpuguard/metrics.sock"]
+    text = node_v1.run([*curl, "http://localhost/metrics"]).stdout
+    assert 'gpuguard_drift_total{cause="reload",kind="lost",writer="systemd"} 1.0' in text
+    checked = node_v1.run(["promtool", "check", "metrics"], stdin=text.encode(), check=False)
+    assert (checked.returncode, checked.stdout, checked.stderr) == (0, "", "")
+    assert node_v1.run([*curl, "http://localhost/healthz"]).stdout == "ok\n"
+
+
+@pytest.mark.parametrize("running", [True, False], ids=["daemon", "no daemon"])
+def test_repair_by_hand(
+    node_v1: Node,
+    gpu_scope: MakeScope,
+    launch: Launch,
+    prober: Prober,
+    running: bool,
+) -> None:
+    """`repair` gives back and declares at once, with the daemon's help or without; with --dry-run it only tells."""
+    scope = gpu_scope()
+    guard = launch(guard={"declare": False, "poll_interval": "1m"}).start()
+    guard.await_state(scope.name, "at-risk")
+    if running:
+        guard.await_rest()
+    else:
+        guard.daemon.stop()
+    (scope.cgroup / "devices.deny").write_text(f"{GPU0.rule} rwm")
+
+    with Witness([scope.cgroup]) as witness:
+        dry = guard.run("repair", "--dry-run", "--json")
+        assert (witness.writes(), witness.children()) == ([], [])
+    assert dry.returncode == 0, dry.stderr
+    (planned,) = json.loads(dry.stdout)["repairs"]
+    assert f"write {GPU0.rule} rw" in planned["deeds"]
+    assert prober.open(scope.cgroup, GPU0).denied
+
+    done = guard.run("repair", scope.name, "--json")
+    assert done.returncode == 0, done.stderr
+    (repair,) = json.loads(done.stdout)["repairs"]
+    assert (repair["scope"], repair["after"], repair["error"]) == (scope.name, "protected", None)
+    assert prober.open(scope.cgroup, GPU0).allowed
+    reload(node_v1)
+    assert prober.open(scope.cgroup, GPU0).allowed
+
+
+def test_repair_of_what_is_not_there(launch: Launch) -> None:
+    """`repair` of a container that there is not says so and exits with 4."""
+    done = launch().run("repair", "docker-none.scope")
+    assert done.returncode == 4
+    assert "docker-none.scope" in done.stderr
+
+
+@pytest.mark.parametrize("running", [True, False], ids=["daemon", "no daemon"])
+def test_release(
+    node_v1: Node,
+    gpu_scope: MakeScope,
+    launch: Launch,
+    prober: Prober,
+    running: bool,
+) -> None:
+    """What was released is not given back any more, by the daemon that runs or by the next; nor is it taken away."""
+    scope = gpu_scope()
+    guard = launch(guard={"declare": False}).start()
+    guard.await_state(scope.name, "at-risk")
+    if not running:
+        guard.daemon.stop()
+
+    released = guard.run("release", scope.name, GPU0.path)
+    assert released.returncode == 0, released.stderr
+    assert prober.open(scope.cgroup, GPU0).allowed
+
+    if not running:
+        guard.start()
+    reload(node_v1)
+    guard.await_reloads(1)
+    guard.await_rounds(3)
+    assert prober.open(scope.cgroup, GPU0).denied
+    assert guard.total("gpuguard_repairs_total") == 0
+    assert guard.run("release", "docker-none.scope").returncode == 4
+
+
+def test_sighup_takes_a_good_file_and_refuses_a_bad_one(gpu_scope: MakeScope, launch: Launch) -> None:
+    """At SIGHUP a good configuration is in force at once; a bad one is refused, and the old one stays in force."""
+    scope = gpu_scope()
+    guard = launch(guard={"mode": "observe"}).start()
+    guard.await_state(scope.name, "at-risk")
+    guard.configure(guard={"mode": "enforce"})
+    guard.daemon.signal(signal.SIGHUP)
+    guard.await_state(scope.name, "protected")
+    assert len(guard.events("config_reloaded")) == 1
+
+    guard.configure(guard={"mode": "meddle"})
+    guard.daemon.signal(signal.SIGHUP)
+    until(lambda: guard.events("config_rejected"), 20, "the refusal")
+    (refusal,) = guard.events("config_rejected")
+    assert "guard.mode" in refusal["event"] or "mode" in refusal["event"]
+    (scope.cgroup / "devices.deny").write_text(f"{GPU0.rule} rwm")
+    until(lambda: f"{GPU0.rule} rw" in (scope.cgroup / "devices.list").read_text(), 20, "the repair")
+
+
+def test_sigterm_ends_it_in_order(gpu_scope: MakeScope, launch: Launch, prober: Prober) -> None:
+    """SIGTERM ends the daemon with 0; containers keep what they have."""
+    scope = gpu_scope()
+    guard = launch().start()
+    guard.await_state(scope.name, "protected")
+    assert guard.daemon.stop() == 0
+    assert [entry["kind"] for entry in guard.events()][-1] == "stopped"
+    assert prober.open(scope.cgroup, GPU0).allowed
+
+
+def test_bad_configuration_is_78(launch: Launch) -> None:
+    """With a bad configuration the daemon ends with 78 (EX_CONFIG) and names file and key, as `config check` does."""
+    guard = launch(guard={"pol_interval": "1s"})
+    daemon = guard.spawn()
+    assert daemon.wait() == 78
+    assert "pol_interval" in daemon.output()
+    assert guard.config in daemon.output()
+    checked = guard.run("config", "check")
+    assert checked.returncode == 78
+    assert "pol_interval" in checked.stderr
+
+
+@pytest.mark.parametrize("options", [["--observe-only"], []], ids=["option", "setting"])
+def test_observe_mode_writes_nothing(
+    node_v1: Node, gpu_scope: MakeScope, launch: Launch, prober: Prober, options: Sequence[str]
+) -> None:
+    """In observe mode a loss is told, with what would have been done; nothing is written and nothing is declared."""
+    scope = gpu_scope()
+    with BusWitness(node_v1) as bus, Witness([scope.cgroup]) as witness:
+        guard = launch(guard={} if options else {"mode": "observe"}).start(*options)
+        guard.await_state(scope.name, "at-risk")
+        reload(node_v1)
+        guard.await_state(scope.name, "lost")
+        guard.await_rounds()
+        bus.settle()
+        assert {write.pid for write in witness.writes()} <= {node_v1.init}
+        assert witness.children() == []
+        assert bus.calls("SetUnitProperties") == []
+    assert prober.open(scope.cgroup, GPU0).denied
+    assert [event["event"] for event in guard.events("observed", scope=scope.name)][-1].endswith("/dev/nvidia0")
+    assert guard.total("gpuguard_drift_total", kind="lost") == 1
+    assert guard.total("gpuguard_repairs_total") == 0
