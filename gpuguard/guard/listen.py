@@ -25,7 +25,7 @@ class Listener:
         self._watch = watch
         self._clock = clock
         self._link = link
-        self._follow_up: dict[str, list[asyncio.TimerHandle]] = {}
+        self._follow_up: dict[str, dict[float, asyncio.TimerHandle]] = {}
 
     def take(self, event: events.Event) -> None:
         """Take one event. Does not block and does not raise."""
@@ -44,7 +44,7 @@ class Listener:
     def close(self) -> None:
         """Drop the looks that are still to come."""
         for handles in self._follow_up.values():
-            for handle in handles:
+            for handle in handles.values():
                 handle.cancel()
         self._follow_up.clear()
 
@@ -87,16 +87,21 @@ class Listener:
                 self._look_soon(control_group)
 
     def _look_soon(self, control_group: str) -> None:
-        for handle in self._follow_up.pop(control_group, ()):
-            handle.cancel()
+        """Look a few times from now on; a stream of calls puts off only the last of the looks."""
         loop = asyncio.get_running_loop()
-        self._follow_up[control_group] = [
-            loop.call_later(delay, self._followed_up, control_group, delay) for delay in _AFTER_CALL
-        ]
+        handles = self._follow_up.setdefault(control_group, {})
+        last = handles.pop(_AFTER_CALL[-1], None)
+        if last is not None:
+            last.cancel()
+        for delay in _AFTER_CALL:
+            if delay not in handles:
+                handles[delay] = loop.call_later(delay, self._followed_up, control_group, delay)
 
     def _followed_up(self, control_group: str, delay: float) -> None:
-        if delay == _AFTER_CALL[-1]:
-            self._follow_up.pop(control_group, None)
+        handles = self._follow_up[control_group]
+        del handles[delay]
+        if not handles:
+            del self._follow_up[control_group]
         self._watch.want(control_group, fresh=True)
 
     def _known(self, unit: str) -> list[str]:
