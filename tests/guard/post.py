@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Mapping, MutableMapping
+from collections.abc import Mapping
 from typing import Any, Optional
 
-import structlog
 from prometheus_client.parser import text_string_to_metric_families
-from structlog.testing import LogCapture
 
 from gpuguard.config import Settings
 from gpuguard.guard.build import assemble
@@ -21,6 +19,7 @@ from gpuguard.model.state import State
 from gpuguard.report.metrics import Metrics
 from gpuguard.systemd.monitor import MonitorSource
 from gpuguard.systemd.signals import SignalSource
+from tests.guard.log import Entry, capturing_log
 from tests.lab.sim.node import SimNode
 from tests.lab.sim.scope import SimScope
 from tests.report.support import until
@@ -29,7 +28,6 @@ SETTLE = 0.05
 # No round of the clock in the length of a test, after those that a start brings: what is seen, a source has seen.
 NEVER = "5m"
 
-Entry = MutableMapping[str, Any]
 Tables = Mapping[str, Mapping[str, object]]
 
 
@@ -59,19 +57,21 @@ class Post:
         """The guard."""
         return self.assembly.guard
 
-    async def start(self) -> Post:
-        """Begin to guard, as the daemon does."""
-        capture = LogCapture()
-        self.log = capture.entries
-        log = structlog.wrap_logger(
-            None, processors=[capture], wrapper_class=structlog.make_filtering_bound_logger("debug")
+    def build(self) -> None:
+        """Build all parts, inside the running loop, and let nothing begin."""
+        log, self.log = capturing_log()
+        guard = self._settings.guard
+        self.assembly = assemble(
+            self._settings, self.metrics, log, enforce=self._enforce, settle=guard.settle, writable=True
         )
-        settle = self._settings.guard.settle
-        self.assembly = assemble(self._settings, self.metrics, log, enforce=self._enforce, settle=settle, writable=True)
         self._stack.push_async_callback(self.assembly.close)
-        self.clock = Clock(self.guard, self.assembly.watch, self._settings.guard.poll_interval, settle)
+        self.clock = Clock(self.guard, self.assembly.watch, guard.poll_interval, guard.settle)
         self.listener = Listener(self.guard, self.assembly.watch, self.clock, self.assembly.link)
         self._stack.callback(self.listener.close)
+
+    async def start(self) -> Post:
+        """Begin to guard, as the daemon does."""
+        self.build()
         bus = self._settings.paths.bus
         self._tasks = [
             asyncio.ensure_future(work)
