@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import platform
 import signal
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Iterator
 from pathlib import Path
 from typing import Any, Optional
 
@@ -38,13 +38,11 @@ _FIRST_LOOK = 30.0
 _HEARTBEAT = 5.0
 
 
-def run(path: Optional[Path], observe_only: bool) -> int:  # noqa: FBT001 - as the command line has it
-    """Guard until SIGTERM or SIGINT; return the exit code. Raises GpuguardError when it cannot begin."""
-    settings = load(path)
+def run(settings: Settings, path: Optional[Path], *, observe_only: bool) -> None:
+    """Guard until SIGTERM or SIGINT; at SIGHUP read `path` again. Raises GpuguardError when it cannot begin."""
     configure(settings.log.format, settings.log.level)
     with guard_lock(Path(settings.paths.run), _LOCK_PATIENCE):
         asyncio.run(Daemon(path, observe_only=observe_only).run(settings))
-    return 0
 
 
 class Daemon:
@@ -56,6 +54,7 @@ class Daemon:
         self._metrics = Metrics()
         self._log: FilteringBoundLogger = structlog.get_logger()
         self._notify = Notifier()
+        self._ready_due = False
 
     async def run(self, settings: Settings) -> None:
         """Guard until told to stop."""
@@ -99,18 +98,25 @@ class Daemon:
             http = self._http(settings, assembly, clock)
             stack.push_async_callback(http.stop)
             clock.round()
-            with contextlib.suppress(asyncio.TimeoutError):  # then the looks go on beside the sources
-                await asyncio.wait_for(assembly.watch.idle(), _FIRST_LOOK)
-            await self._announce(settings, assembly)
+            await _first_of(stop.wait(), self._begin(settings, assembly), clock.run(), self._heartbeat(assembly, clock))
+            if stop.is_set():
+                return
             await _first_of(
                 stop.wait(),
                 reload.wait(),
                 clock.run(),
                 SignalSource(settings.paths.bus, listener.take, assembly.guard.parts.units.wanted).run(),
                 MonitorSource(settings.paths.bus, listener.take).run(),
-                self._heartbeat(settings, assembly, clock),
+                self._heartbeat(assembly, clock),
+                self._keep_textfile(settings.metrics.textfile, assembly),
                 self._open(http, settings.metrics.listen),
             )
+
+    async def _begin(self, settings: Settings, assembly: Assembly) -> None:
+        """Wait for the first look at everything, and tell systemd and the journal that the guard is at work."""
+        with contextlib.suppress(asyncio.TimeoutError):  # then the looks go on beside the sources
+            await asyncio.wait_for(assembly.watch.idle(), _FIRST_LOOK)
+        await self._announce(settings, assembly)
 
     async def _open(self, http: Server, listen: str) -> None:
         """Open the HTTP endpoint. One that cannot be had (an address in use) does not end the guard."""
@@ -124,10 +130,8 @@ class Daemon:
         await asyncio.Event().wait()
 
     def _http(self, settings: Settings, assembly: Assembly, clock: Clock) -> Server:
-        parts = assembly.guard.parts
-
         def render(accept: str) -> tuple[str, bytes]:
-            self._metrics.containers(statuses(assembly.guard.scopes.values(), parts.guarded.node_of))
+            self._count(assembly)
             return self._metrics.render(accept)
 
         tls = settings.metrics
@@ -143,33 +147,57 @@ class Daemon:
     async def _announce(self, settings: Settings, assembly: Assembly) -> None:
         try:
             systemd = str(await assembly.guard.parts.observer.ask_version())
-        except BusError as error:
+        except BusError:  # the event sources tell why
             systemd = "unknown"
-            self._log.warning("no systemd on the bus: losses are seen by the poll alone", reason=str(error))
         self._metrics.build(__version__, platform.python_version(), systemd, "v1")
         mode = "enforce" if assembly.guard.policy.enforce else "observe"
         emit(self._log, KINDS.started, version=__version__, mode=mode, cgroup="v1", systemd=systemd)
-        if settings.guard.shield:
-            self._log.warning("this version does not keep the shield", setting="[guard] shield")
-        self._notify.ready()
+        for setting in _without_effect(settings):
+            self._log.warning("this setting has no effect in this version", setting=setting)
+        self._ready_due = not self._notify.ready()
 
-    async def _heartbeat(self, settings: Settings, assembly: Assembly, clock: Clock) -> None:
+    def _count(self, assembly: Assembly) -> None:
+        guard = assembly.guard
+        self._metrics.containers(statuses(guard.scopes.values(), guard.parts.guarded.node_of))
+
+    async def _heartbeat(self, assembly: Assembly, clock: Clock) -> None:
         """Tell systemd that the loop makes progress, and nothing while it does not."""
         interval = self._notify.watchdog_interval()
-        textfile = Path(settings.metrics.textfile) if settings.metrics.textfile else None
         while True:
+            if self._ready_due:  # systemd was too busy to take it, and ends a service that never says it
+                self._ready_due = not self._notify.ready()
             if clock.late() is None:
                 self._notify.watchdog()
             self._notify.status(summary(assembly.guard.scopes.values()))
-            if textfile is not None:
-                await self._write_textfile(textfile)
             await asyncio.sleep(min(_HEARTBEAT, (interval or _HEARTBEAT) / 2))
 
-    async def _write_textfile(self, path: Path) -> None:
+    async def _keep_textfile(self, name: str, assembly: Assembly) -> None:
+        """Write the metrics to a file again and again. One that cannot be written does not end the guard."""
+        complaint: Optional[str] = None
+        while name:
+            self._count(assembly)
+            reason = await self._write(Path(name))
+            if reason is not None and reason != complaint:
+                self._log.error("cannot write the textfile, trying again", path=name, reason=reason)
+            complaint = reason
+            await asyncio.sleep(_HEARTBEAT)
+        await asyncio.Event().wait()
+
+    async def _write(self, textfile: Path) -> Optional[str]:
+        """Write the textfile; say why it cannot be."""
         try:
-            await asyncio.to_thread(self._metrics.write_textfile, path)
+            await asyncio.to_thread(self._metrics.write_textfile, textfile)
         except OSError as error:
-            self._log.warning("cannot write the textfile", path=str(path), reason=str(error))
+            return error.strerror or str(error)
+        return None
+
+
+def _without_effect(settings: Settings) -> Iterator[str]:
+    """Yield the settings that ask for what a later version will do."""
+    if settings.guard.shield:
+        yield "[guard] shield"
+    if settings.escalate.command:
+        yield "[escalate] command"
 
 
 async def _start(http: Server) -> Optional[str]:

@@ -21,7 +21,8 @@ def run(args: argparse.Namespace) -> int:
         return codes.NO_PRIVILEGE
     from gpuguard import daemon  # noqa: PLC0415 - the daemon's libraries are slow to import
 
-    return daemon.run(args.config, args.observe_only)
+    daemon.run(settings, args.config, observe_only=args.observe_only)
+    return codes.OK
 
 
 def lacking_privileges(settings: Settings, *, observe_only: bool) -> Iterator[str]:
