@@ -1,0 +1,52 @@
+"""The bench runs and prints its tables; what it measures is asserted nowhere."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from tests.bench import table
+from tests.lab.fixtures import need_node
+from tests.lab.node import ROOT
+
+PARTS = ["gaps", "declaring", "footprint"]  # the outages take a minute: polls of 5 s are part of them
+LEAST = ["--gaps=1", "--tries=3", "--seconds=1", "--scopes=1,2"]
+
+
+@pytest.mark.node
+@pytest.mark.timeout(300)
+def test_every_part_prints_its_table() -> None:
+    """`python -m tests.bench PART…` ends well and prints one table for each part."""
+    need_node("v1")
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.bench", *PARTS, *LEAST], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("\n|---") == len(PARTS)
+
+
+def test_unknown_part_is_refused() -> None:
+    """A part that there is not is an error that names the parts that there are."""
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.bench", "speed"], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 2
+    assert "no part speed" in done.stderr
+    assert "outages" in done.stderr
+
+
+def test_table_is_aligned() -> None:
+    """Columns are as wide as their widest cell, and the result is a Markdown table below its title."""
+    text = table.table("Title", ["a", "long"], [["wide cell", "1"]])
+    assert text == "\nTitle\n\n| a         | long |\n|-----------|------|\n| wide cell | 1    |"
+
+
+@pytest.mark.parametrize(
+    ("lengths", "text"),
+    [([], "none"), ([80.4], "80, 80 µs"), ([70, 80, 9999], "80, 9999 µs"), ([5000, 20000], "12, 20 ms")],
+)
+def test_spread_chooses_its_unit(lengths: list[float], text: str) -> None:
+    """Median and maximum are in microseconds, and in milliseconds when the maximum is 10 ms or more."""
+    assert table.spread(lengths) == text
