@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Optional
 
@@ -52,7 +53,7 @@ async def repair(settings: Settings, names: Sequence[str], *, dry_run: bool) -> 
         assembly = _quiet(settings, enforce=False, settle=settings.guard.settle if running else 0.0)
         return await _repair(assembly, names, dry_run=True, settle=0.0)
     with guard_lock(run, _PATIENCE):
-        assembly = _quiet(settings, enforce=True, settle=settings.guard.settle, writable=True)
+        assembly = _quiet(settings, enforce=False, settle=settings.guard.settle, writable=True)
         return await _repair(assembly, names, dry_run=False, settle=settings.guard.settle)
 
 
@@ -71,10 +72,14 @@ async def release(settings: Settings, name: str, devices: Sequence[str]) -> Rele
 
 
 async def _repair(assembly: Assembly, names: Sequence[str], *, dry_run: bool, settle: float) -> RepairReport:
+    """Look at all without touching anything, and only then repair what was named."""
+    guard = assembly.guard
     try:
         await _look_at_all(assembly)
-        if any(scope.settling for scope in assembly.guard.scopes.values()):
+        if any(scope.settling for scope in guard.scopes.values()):
             await asyncio.sleep(settle)
+            await _look_at_all(assembly)
+        guard.policy = replace(guard.policy, enforce=not dry_run)
         return await verbs.repair(assembly.guard, assembly.watch, names, dry_run=dry_run)
     finally:
         await assembly.close()
