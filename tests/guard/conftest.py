@@ -28,6 +28,9 @@ BLOCKS_ON_PURPOSE = {
     "gpuguard/systemd/unit_stamp.py": {"stamp"},
     # The process's own figures, from procfs, once for each scrape.
     "gpuguard/report/metrics.py": {"render"},
+    # A command has nothing else to do meanwhile; the daemon takes the lock before its loop begins.
+    "gpuguard/guard/lock.py": {"guard_lock"},
+    "gpuguard/guard/once.py": {"look"},
     # Before anything is guarded.
     "gpuguard/guard/build.py": {"assemble"},
     # Its socket, once, on the tmpfs at /run.

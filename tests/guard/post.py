@@ -126,6 +126,14 @@ class Post:
         )
         await self.assembly.watch.idle()
 
+    async def quiet(self) -> None:
+        """Wait until every source delivers and the quick rounds that this brought are over."""
+        await self.sources_up()
+        self.clock._quick_until = 0.0
+        before = -1.0
+        while before != (before := self.value("gpuguard_poll_seconds_count")):  # noqa: ASYNC110 - no event tells of calm
+            await asyncio.sleep(0.2)
+
     def events(self, *kinds: str) -> list[Entry]:
         """Return the entries of the log of these kinds; none: those that have a kind."""
         return [entry for entry in self.log if "kind" in entry and (not kinds or entry["kind"] in kinds)]

@@ -52,7 +52,7 @@ class TestLoss:
         scope = sim.scope(hook_rules=[GPU0, CTL])
         post = await station(sim, NOT_BEFORE_A_LOSS)
         await post.becomes(scope, State.AT_RISK)
-        await post.sources_up()
+        await post.quiet()
         before, account = scope.rules(), Account(sim, scope)
         trigger(sim, scope, kind)
         await post.becomes(scope, State.PROTECTED)
@@ -195,8 +195,7 @@ class TestHealthy:
     async def test_is_found_when_it_starts(self, sim: SimNode, station: Station) -> None:
         """A container that starts while the guard is there is found by a signal, learnt and declared."""
         post = await station(sim, BY_SIGNALS)
-        await post.sources_up()
-        post.clock._quick_until = 0.0
+        await post.quiet()
         scope = await asyncio.to_thread(sim.scope, hook_rules=[GPU0, CTL])
         await post.becomes(scope, State.PROTECTED)
         assert post.kinds() == ["found", "declared"]
@@ -206,7 +205,7 @@ class TestHealthy:
         scope = sim.scope(hook_rules=[GPU0])
         post = await station(sim, BY_SIGNALS)
         await post.becomes(scope, State.PROTECTED)
-        await post.sources_up()
+        await post.quiet()
         assert list(sim.path("/run/gpuguard/ledger").iterdir()) != []
         scope.stop()
         await post.until(lambda: post.events("gone"), "its end was not told")

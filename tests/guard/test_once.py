@@ -1,0 +1,166 @@
+"""The guard's work done once, for the commands, with and without a daemon."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from gpuguard.errors import LedgerError, NotFoundError
+from gpuguard.guard import once, verbs
+from gpuguard.guard.control import ControlServer
+from gpuguard.guard.lock import guard_lock
+from gpuguard.model.state import State
+from tests.guard.account import Account
+from tests.guard.conftest import Station, patient
+from tests.guard.post import Post, Tables, settings
+from tests.lab.scope import BASICS
+from tests.lab.sim.node import SimNode
+
+GPU0, CTL = "c 195:0 rw", "c 195:255 rw"
+ENTRY = "/dev/char/195:0 rw"
+LEDGER = "/run/gpuguard/ledger"
+NOT_BEFORE_A_LOSS: Tables = {"guard": {"declare": False}}
+
+
+@pytest.fixture(autouse=True)
+def patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Be patient with the simulated kernel."""
+    patient(monkeypatch)
+
+
+@pytest.fixture
+async def daemon(sim: SimNode, station: Station) -> AsyncIterator[Post]:
+    """Return a guard that can be asked over the control socket."""
+    post = await station(sim)
+    server = ControlServer(sim.path("/run/gpuguard"), verbs.Desk(post.assembly).answer)
+    await server.start()
+    yield post
+    await server.stop()
+
+
+class TestLook:
+    """`gpuguard status` and `gpuguard check`."""
+
+    @pytest.mark.invariant(8)
+    async def test_tells_of_the_node_and_touches_nothing(self, sim: SimNode) -> None:
+        """Without a daemon what is in force counts as given; nothing is written, called, or left on disk."""
+        scope, safe = sim.scope(hook_rules=[GPU0]), sim.scope(device_allow=[*BASICS, ENTRY])
+        accounts = [Account(sim, one) for one in (scope, safe)]
+        node = await once.look(settings(sim))
+        assert (node.cgroup, node.systemd, node.mode, node.daemon) == ("v1", 252, "enforce", "stopped")
+        assert {one.scope: one.state for one in node.containers} == {
+            scope.name: State.AT_RISK,
+            safe.name: State.PROTECTED,
+        }
+        assert [account.written() + account.declared() for account in accounts] == [[], []]
+        assert list(sim.path("/run/gpuguard").iterdir()) == []
+
+    async def test_knows_the_ledger(self, sim: SimNode, station: Station) -> None:
+        """What was learnt before is used: a container that lost its devices is lost."""
+        scope = sim.scope(hook_rules=[GPU0])
+        post = await station(sim, NOT_BEFORE_A_LOSS)
+        await post.becomes(scope, State.AT_RISK)
+        await post.stop()
+        sim.daemon_reload()
+        (container,) = (await once.look(settings(sim))).containers
+        assert container.state is State.LOST
+        assert [(device.effective, device.declared) for device in container.devices] == [(False, False)]
+
+    async def test_without_a_bus(self, sim: SimNode) -> None:
+        """Without a bus systemd's version and the declared list are unknown, not false."""
+        sim.scope(hook_rules=[GPU0])
+        sim.stop_bus()
+        node = await once.look(settings(sim))
+        assert node.systemd is None
+        (container,) = node.containers
+        assert (container.state, container.devices[0].declared) == (State.AT_RISK, None)
+
+    async def test_beside_a_daemon(self, sim: SimNode, daemon: Post) -> None:
+        """A running daemon is seen."""
+        scope = sim.scope(hook_rules=[GPU0])
+        await daemon.becomes(scope, State.PROTECTED)
+        node = await once.look(settings(sim))
+        assert (node.daemon, [one.state for one in node.containers]) == ("running", [State.PROTECTED])
+
+
+class TestRepair:
+    """`gpuguard repair`."""
+
+    async def test_without_a_daemon(self, sim: SimNode, station: Station) -> None:
+        """What was lost is given back and declared, and the report tells from what to what, and how."""
+        scope = sim.scope(hook_rules=[GPU0, CTL])
+        post = await station(sim, NOT_BEFORE_A_LOSS)
+        await post.becomes(scope, State.AT_RISK)
+        await post.stop()
+        before = scope.rules()
+        sim.daemon_reload()
+        report = await once.repair(settings(sim), [], dry_run=False)
+        (repair,) = report.repairs
+        assert (repair.before, repair.after, repair.error) == (State.LOST, State.PROTECTED, None)
+        assert repair.deeds == (f"write {GPU0}", f"write {CTL}", f"declare {ENTRY}", "declare /dev/char/195:255 rw")
+        assert scope.rules() == before
+
+    async def test_declares_a_container_that_nobody_knew(self, sim: SimNode) -> None:
+        """Without daemon and ledger it waits until a container has settled, and declares it."""
+        scope = sim.scope(hook_rules=[GPU0])
+        account = Account(sim, scope)
+        (repair,) = (await once.repair(settings(sim), [scope.name], dry_run=False)).repairs
+        assert repair.after is State.PROTECTED
+        assert account.declared() == [[ENTRY]]
+        assert list(sim.path(LEDGER).iterdir()) != []
+
+    @pytest.mark.parametrize("with_ledger", [False, True])
+    async def test_dry_run_says_what_would_be_done(self, sim: SimNode, station: Station, with_ledger: bool) -> None:
+        """A dry run names the deeds and does none."""
+        scope = sim.scope(hook_rules=[GPU0])
+        if with_ledger:
+            post = await station(sim, NOT_BEFORE_A_LOSS)
+            await post.becomes(scope, State.AT_RISK)
+            await post.stop()
+            sim.daemon_reload()
+        account = Account(sim, scope)
+        report = await once.repair(settings(sim), [], dry_run=True)
+        (repair,) = report.repairs
+        assert report.dry_run
+        assert repair.deeds == ((f"write {GPU0}", f"declare {ENTRY}") if with_ledger else (f"declare {ENTRY}",))
+        assert (account.written(), account.declared()) == ([], [])
+
+    async def test_by_the_daemon(self, sim: SimNode, daemon: Post) -> None:
+        """A running daemon does it itself: nobody else writes."""
+        scope = sim.scope(hook_rules=[GPU0])
+        await daemon.becomes(scope, State.PROTECTED)
+        (repair,) = (await once.repair(settings(sim), [scope.name], dry_run=False)).repairs
+        assert (repair.before, repair.after, repair.deeds) == (State.PROTECTED, State.PROTECTED, ())
+
+    async def test_of_an_unknown_container(self, sim: SimNode) -> None:
+        """A name that means nothing is not found."""
+        with pytest.raises(NotFoundError):
+            await once.repair(settings(sim), ["nobody"], dry_run=False)
+
+    async def test_waits_for_another_guard(self, sim: SimNode, monkeypatch: pytest.MonkeyPatch) -> None:
+        """While somebody else is at work, without answering, it gives up and says so."""
+        monkeypatch.setattr(once, "_PATIENCE", 0.1)
+        with guard_lock(Path(sim.config_paths()["run"]), 0.0), pytest.raises(LedgerError, match="another gpuguard"):
+            await once.repair(settings(sim), [], dry_run=False)
+
+
+class TestRelease:
+    """`gpuguard release`."""
+
+    async def test_without_a_daemon(self, sim: SimNode, station: Station) -> None:
+        """A release without a daemon holds for the next one."""
+        scope = sim.scope(hook_rules=[GPU0, CTL])
+        report = await once.release(settings(sim), scope.name, ["c 195:0"])
+        assert report.devices == (GPU0,)
+        post = await station(sim)
+        await post.becomes(scope, State.PROTECTED)
+        assert post.entitled(scope) == {CTL}
+
+    async def test_by_the_daemon(self, sim: SimNode, daemon: Post) -> None:
+        """A running daemon releases itself, at once."""
+        scope = sim.scope(hook_rules=[GPU0, CTL])
+        await daemon.becomes(scope, State.PROTECTED)
+        await once.release(settings(sim), scope.name, ["c 195:255"])
+        assert daemon.entitled(scope) == {GPU0}

@@ -1,0 +1,216 @@
+"""What an operator asks of a guard at work: repair now, release a device."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+
+import pytest
+
+from gpuguard.errors import GpuguardError, NotFoundError
+from gpuguard.guard import verbs
+from gpuguard.model.reports import ReleaseReport, RepairReport
+from gpuguard.model.rule import Rule
+from gpuguard.model.state import State
+from tests.guard.account import Account
+from tests.guard.conftest import Station
+from tests.guard.post import NEVER, Post, Tables
+from tests.lab.scope import BASICS
+from tests.lab.sim.node import SimNode
+from tests.lab.sim.scope import SimScope
+
+GPU0, GPU1 = "c 195:0 rw", "c 195:1 rw"
+SLOW: Tables = {"guard": {"poll_interval": NEVER, "declare": False}}
+
+
+def id_of(scope: SimScope) -> str:
+    """Return the container's id."""
+    return scope.name[len("docker-") : -len(".scope")]
+
+
+async def ask(post: Post, **request: object) -> object:
+    """Ask what a command asks over the control socket."""
+    return await verbs.Desk(post.assembly).answer(json.loads(json.dumps(request)))
+
+
+class TestFind:
+    """Names of containers."""
+
+    async def test_by_scope_id_or_short_id(self, sim: SimNode, station: Station) -> None:
+        """A scope's name, an id, and the first 12 digits or more of one are understood; less is not."""
+        scope = sim.scope(hook_rules=[GPU0])
+        post = await station(sim)
+        await post.becomes(scope, State.PROTECTED)
+        for name in (scope.name, id_of(scope), id_of(scope)[:12], id_of(scope)[:40]):
+            assert verbs.find(post.guard, name).target.unit == scope.name
+        for name in (id_of(scope)[:11], "", "docker", "f" * 64):
+            with pytest.raises(NotFoundError, match="no GPU container of this id or scope"):
+                verbs.find(post.guard, name)
+
+    async def test_a_short_id_of_two(self, sim: SimNode, station: Station) -> None:
+        """An id that begins two containers' ids means neither."""
+        scopes = [sim.scope(f"docker-{'a' * 60}{number:04d}.scope", hook_rules=[GPU0]) for number in range(2)]
+        post = await station(sim)
+        for scope in scopes:
+            await post.becomes(scope, State.PROTECTED)
+        with pytest.raises(NotFoundError, match="more than one GPU container begins with this id"):
+            verbs.find(post.guard, "a" * 12)
+        assert verbs.find(post.guard, id_of(scopes[1])).target.unit == scopes[1].name
+
+    async def test_a_container_without_gpu(self, sim: SimNode, station: Station) -> None:
+        """A container without guarded devices is none of ours."""
+        scope = sim.scope()
+        post = await station(sim)
+        await post.until(lambda: scope.group in post.guard.scopes, "the scope was not found")
+        with pytest.raises(NotFoundError):
+            verbs.find(post.guard, scope.name)
+
+
+class TestRepair:
+    """`gpuguard repair`."""
+
+    async def test_tells_what_was_done(self, sim: SimNode, station: Station) -> None:
+        """A loss is repaired at once, and the report has the states before and after, and the deeds."""
+        scope, other = sim.scope(hook_rules=[GPU0]), sim.scope(device_allow=[*BASICS, "/dev/char/195:1 rw"])
+        post = await station(sim, SLOW)
+        await post.becomes(scope, State.AT_RISK)
+        await post.becomes(other, State.PROTECTED)
+        await post.quiet()
+        scope.write_rules([GPU0], verb="deny")
+        report = await ask(post, verb="repair", names=[])
+        assert isinstance(report, RepairReport)
+        found = {repair.scope: repair for repair in report.repairs}
+        assert set(found) == {scope.name, other.name}
+        assert (found[scope.name].before, found[scope.name].after) == (State.AT_RISK, State.PROTECTED)
+        assert found[scope.name].deeds == (f"write {GPU0}", "declare /dev/char/195:0 rw")
+        assert (found[other.name].before, found[other.name].deeds) == (State.PROTECTED, ())
+        assert all(repair.settled for repair in report.repairs)
+        assert GPU0 in scope.rules().text()
+
+    async def test_of_one_leaves_the_others(self, sim: SimNode, station: Station) -> None:
+        """Only the named container is looked at."""
+        scope, other = sim.scope(hook_rules=[GPU0]), sim.scope(hook_rules=[GPU1])
+        post = await station(sim, SLOW)
+        for one in (scope, other):
+            await post.becomes(one, State.AT_RISK)
+        await post.quiet()
+        account = Account(sim, other)
+        other.write_rules([GPU1], verb="deny")
+        report = await ask(post, verb="repair", names=[id_of(scope)[:12]])
+        assert isinstance(report, RepairReport)
+        assert [repair.scope for repair in report.repairs] == [scope.name]
+        assert account.written() == [f"deny {GPU1}"]
+
+    async def test_goes_before_the_back_off(self, sim: SimNode, station: Station) -> None:
+        """An operator who says now does not wait for the end of a pause."""
+        scope = sim.scope(hook_rules=[GPU0])
+        post = await station(sim, SLOW)
+        await post.becomes(scope, State.AT_RISK)
+        await post.quiet()
+        post.of(scope).backoff.until = float("inf")
+        scope.write_rules([GPU0], verb="deny")
+        await ask(post, verb="repair", names=[scope.name])
+        assert GPU0 in scope.rules().text()
+
+    async def test_tells_what_could_not_be_done(self, sim: SimNode, station: Station) -> None:
+        """What is left to do is an error with the reason."""
+        scope = sim.scope(hook_rules=["c *:7 rw"])
+        post = await station(sim)
+        await post.becomes(scope, State.AT_RISK)
+        report = await ask(post, verb="repair", names=[scope.name])
+        assert isinstance(report, RepairReport)
+        (repair,) = report.repairs
+        assert (repair.settled, repair.error) == (False, "undeclarable: systemd has no spelling for c *:7 rw")
+
+    async def test_of_an_unknown_container_does_nothing(self, sim: SimNode, station: Station) -> None:
+        """One name that means nothing stops the whole request before anything is done."""
+        scope = sim.scope(hook_rules=[GPU0])
+        post = await station(sim, SLOW)
+        await post.becomes(scope, State.AT_RISK)
+        await post.quiet()
+        account = Account(sim, scope)
+        scope.write_rules([GPU0], verb="deny")
+        with pytest.raises(NotFoundError):
+            await ask(post, verb="repair", names=[scope.name, "nobody"])
+        assert account.written() == [f"deny {GPU0}"]
+
+    async def test_is_refused_in_observe_mode(self, sim: SimNode, station: Station) -> None:
+        """A guard that observes changes nothing on request either."""
+        post = await station(sim, enforce=False)
+        with pytest.raises(GpuguardError, match="observe mode"):
+            await ask(post, verb="repair", names=[])
+
+
+class TestRelease:
+    """`gpuguard release`."""
+
+    @pytest.mark.parametrize("device", ["c 195:0", "195:0", "/dev/nvidia0"])
+    async def test_is_for_good(self, sim: SimNode, station: Station, device: str) -> None:
+        """A released device is not given back, now or after a restart; the others are."""
+        if device == "/dev/nvidia0" and not sim.path(device).exists():
+            pytest.skip("needs root to make a device node")
+        scope = sim.scope(hook_rules=[GPU0, GPU1])
+        post = await station(sim, SLOW)
+        await post.becomes(scope, State.AT_RISK)
+        report = await ask(post, verb="release", name=scope.name, devices=[device])
+        assert report == ReleaseReport(scope.name, id_of(scope), (GPU0,), effective=(GPU0,), declared=())
+        assert post.kinds()[-1] == "released"
+        await post.stop()
+        sim.daemon_reload()
+        post = await station(sim)
+        await post.becomes(scope, State.PROTECTED)
+        rules = scope.rules()
+        assert (rules.covers(Rule.parse(GPU0)), rules.covers(Rule.parse(GPU1))) == (False, True)
+        assert post.entitled(scope) == {GPU1}
+
+    async def test_tells_what_systemd_would_still_give_back(self, sim: SimNode, station: Station) -> None:
+        """What is declared comes back at each reload: the report says so."""
+        scope = sim.scope(hook_rules=[GPU0])
+        post = await station(sim)
+        await post.becomes(scope, State.PROTECTED)
+        scope.write_rules([GPU0], verb="deny")
+        report = await ask(post, verb="release", name=scope.name, devices=[])
+        assert isinstance(report, ReleaseReport)
+        assert (report.devices, report.declared) == ((GPU0,), (GPU0,))
+        await asyncio.sleep(0.3)
+        assert GPU0 not in scope.rules().text()
+
+    @pytest.mark.parametrize(
+        ("devices", "complaint"),
+        [
+            (["c 195:7"], "is not entitled to all of c 195:7; it is entitled to c 195:0"),
+            (["c 195:0", "c 195:7"], "is not entitled to all of c 195:0, c 195:7"),
+            (["nonsense"], "neither a device node on this host nor a number"),
+            (["/dev/nvidia9"], "neither a device node on this host nor a number"),
+            (["c 195:\u0660"], "neither a device node on this host nor a number"),
+        ],
+    )
+    async def test_of_what_is_not_there(
+        self, sim: SimNode, station: Station, devices: list[str], complaint: str
+    ) -> None:
+        """One device that the container is not entitled to stops the whole request."""
+        scope = sim.scope(hook_rules=[GPU0])
+        post = await station(sim)
+        await post.becomes(scope, State.PROTECTED)
+        with pytest.raises(NotFoundError, match=complaint):
+            await ask(post, verb="release", name=scope.name, devices=devices)
+        assert post.entitled(scope) == {GPU0}
+
+    async def test_of_a_container_that_has_nothing(self, sim: SimNode, station: Station) -> None:
+        """A privileged container has no devices that could be released."""
+        scope = sim.scope(device_allow=[], policy="auto")
+        post = await station(sim)
+        await post.becomes(scope, State.UNRESTRICTED)
+        with pytest.raises(NotFoundError, match="has no devices that could be released"):
+            await ask(post, verb="release", name=scope.name, devices=[])
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [{}, {"verb": "dance"}, {"verb": ["release"]}, {"verb": "release"}, {"verb": "release", "name": 5, "devices": [5]}],
+)
+async def test_a_request_that_is_none(sim: SimNode, station: Station, request_: dict[str, object]) -> None:
+    """A verb that is not known, and one without what it needs, is an error, and nothing happens."""
+    post = await station(sim)
+    with pytest.raises((GpuguardError, LookupError, TypeError)):
+        await ask(post, **request_)
