@@ -46,6 +46,18 @@ def gpu_scope(node_v1: Node) -> Iterator[MakeScope]:
 
 @pytest.fixture
 def launch(node_v1: Node) -> Iterator[Launch]:
-    """Return the way to gpuguard in `node_v1`; it is killed and what it learnt is removed after the test."""
+    """Return the way to gpuguard in `node_v1`; it is killed and what it learnt is removed after the test.
+
+    The test fails if the daemon told of a fault of its own.
+    """
+    made: list[Gpuguard] = []
+
+    def make(**tables: Mapping[str, object]) -> Gpuguard:
+        made.append(stack.enter_context(Gpuguard(node_v1, **tables)))
+        return made[-1]
+
     with ExitStack() as stack:
-        yield lambda **tables: stack.enter_context(Gpuguard(node_v1, **tables))
+        yield make
+    for guard in made:
+        assert "internal error" not in guard.output()
+        assert "Traceback" not in guard.output()

@@ -42,7 +42,7 @@ class Gpuguard(AbstractContextManager["Gpuguard"]):
 
     def __init__(self, node: Node, **tables: Mapping[str, object]) -> None:
         self.node = node
-        self._daemon: Optional[Daemon] = None
+        self._daemons: list[Daemon] = []
         self._text = ""
         self.configure(**tables)
 
@@ -59,13 +59,17 @@ class Gpuguard(AbstractContextManager["Gpuguard"]):
     @property
     def daemon(self) -> Daemon:
         """The daemon that was started last."""
-        assert self._daemon is not None, "not started"
-        return self._daemon
+        return self._daemons[-1]
+
+    def output(self) -> str:
+        """Return all that the daemons so far have printed."""
+        return "".join(daemon.output() for daemon in self._daemons)
 
     def spawn(self, *options: str) -> Daemon:
         """Start the daemon and do not wait for it."""
-        self._daemon = self.node.daemon([sys.executable, "-m", "gpuguard", "run", f"--config={self.config}", *options])
-        return self._daemon
+        program = [sys.executable, "-m", "gpuguard", "run", f"--config={self.config}", *options]
+        self._daemons.append(self.node.daemon(program))
+        return self.daemon
 
     def start(self, *options: str) -> Gpuguard:
         """Start the daemon and wait until it has looked at everything once and serves its metrics."""
@@ -140,9 +144,9 @@ class Gpuguard(AbstractContextManager["Gpuguard"]):
         until(lambda: self.total("gpuguard_reloads_total") >= count, _PATIENCE, f"{count:g} reloads to be seen")
 
     def __exit__(self, *_: object) -> None:
-        """Kill the daemon, if it runs, and forget what it learnt."""
-        if self._daemon is not None:
-            self._daemon.kill()
+        """Kill what daemon still runs, and forget what it learnt."""
+        for daemon in self._daemons:
+            daemon.kill()
         self.node.run(["rm", "-rf", RUN, self.config])
 
     def await_rest(self) -> None:

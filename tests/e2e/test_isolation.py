@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from tests.e2e.conftest import Launch
+import pytest
+
+from tests.e2e.conftest import Launch, MakeScope
+from tests.e2e.gpuguard import Gpuguard
+from tests.lab import hook
 from tests.lab.containers import Container, Engine
 from tests.lab.devices import GPU0, GPU1, Device
 from tests.lab.node import Node
 from tests.lab.poll import until
 from tests.lab.prober import Prober
+from tests.lab.scope import random_name
 
 ROUNDS = 5
 # What a tenant can arrange for without being given a device: none of it is an entitlement.
@@ -22,6 +27,12 @@ def opened(container: Container) -> list[str]:
     return [
         line.partition(": ")[2].partition(": ")[2] for line in container.exec(["sh", "-c", script]).stdout.splitlines()
     ]
+
+
+def entitled(guard: Gpuguard, scope: str) -> list[str]:
+    """Return the devices that gpuguard thinks a scope is entitled to."""
+    known = guard.status().get(scope, {"devices": []})
+    return [device["device"] for device in known["devices"]]
 
 
 def take_away(node: Node, container: Container, device: Device, how: int) -> None:
@@ -53,6 +64,52 @@ def test_each_container_keeps_to_its_own_gpu(engine: Engine, prober: Prober, lau
 
     # Those by hand at least: a drop-in that is missed before the reload comes is declared anew, and nothing is lost.
     assert guard.total("gpuguard_repairs_total", method="write", result="ok") >= len(containers) * (ROUNDS + 1) // 2
-    status = guard.status()
-    assert [device["device"] for device in status[one.scope]["devices"]] == [GPU0.rule]
-    assert [device["device"] for device in status[two.scope]["devices"]] == [GPU1.rule]
+    assert entitled(guard, one.scope) == [GPU0.rule]
+    assert entitled(guard, two.scope) == [GPU1.rule]
+
+
+@pytest.mark.parametrize("running", [True, False], ids=["daemon runs on", "daemon restarted"])
+def test_reused_name_inherits_nothing(node_v1: Node, launch: Launch, prober: Prober, running: bool) -> None:
+    """A container under the name of one that has ended gets its own GPU back, and not what that one had."""
+    name = random_name()
+    first = node_v1.scope(name)
+    hook.allow(first.cgroup, GPU0)
+    guard = launch().start()
+    guard.await_state(name, "protected")
+    if not running:
+        guard.daemon.kill()
+    first.stop()
+    second = node_v1.scope(name)
+    hook.allow(second.cgroup, GPU1)
+    if not running:
+        guard.start()
+    until(lambda: entitled(guard, name) == [GPU1.rule], 20, "the second container to be known")
+    guard.await_state(name, "protected")
+
+    (second.cgroup / "devices.deny").write_text(f"{GPU1.rule} rwm")
+    until(lambda: prober.open(second.cgroup, GPU1).allowed, 20, "the repair")
+    node_v1.run(["systemctl", "daemon-reload"])
+    guard.await_rounds()
+    assert prober.open(second.cgroup, GPU1).allowed
+    assert prober.open(second.cgroup, GPU0).denied
+    second.stop()
+
+
+def test_late_rule_is_no_entitlement(node_v1: Node, gpu_scope: MakeScope, launch: Launch, prober: Prober) -> None:
+    """A GPU that somebody allows long after the start is told of, and neither declared nor given back."""
+    scope = gpu_scope()
+    guard = launch().start()
+    guard.await_state(scope.name, "protected")
+    hook.allow(scope.cgroup, GPU1)
+    until(lambda: guard.events("excess", scope=scope.name), 20, "the excess to be told")
+    assert guard.events("excess")[0]["devices"] == [GPU1.path]
+    assert prober.open(scope.cgroup, GPU1).allowed
+
+    node_v1.path(f"/run/systemd/transient/{scope.name}.d/50-DeviceAllow.conf").unlink()
+    until(lambda: guard.total("gpuguard_repairs_total", method="declare") == 2, 20, "a declaration")
+    assert prober.open(scope.cgroup, GPU1).allowed, "nothing is taken away either"
+    node_v1.run(["systemctl", "daemon-reload"])
+    guard.await_reloads(1)
+    guard.await_rounds()
+    assert prober.open(scope.cgroup, GPU0).allowed
+    assert prober.open(scope.cgroup, GPU1).denied

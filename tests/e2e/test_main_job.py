@@ -12,7 +12,7 @@ from tests.e2e import hooks
 from tests.e2e.conftest import Launch
 from tests.e2e.gpuguard import POLL, Gpuguard
 from tests.e2e.witness import Witness
-from tests.lab.containers import Container, Engine
+from tests.lab.containers import Container, Docker, Engine
 from tests.lab.devices import GPU0
 from tests.lab.node import Node
 from tests.lab.prober import Prober
@@ -149,3 +149,16 @@ def test_nothing_is_lost_by_default(engine: Engine, prober: Prober, launch: Laun
     assert guard.total("gpuguard_drift_total", kind="lost") == 0
     assert guard.total("gpuguard_repairs_total", method="write") == 0
     assert guard.total("gpuguard_repairs_total", method="declare") == 1
+
+
+def test_paused_container_is_repaired(docker: Docker, prober: Prober, launch: Launch) -> None:
+    """A container that is paused gets its devices back and declared meanwhile, and stays paused."""
+    container = run(docker, "trainer", hooked=True)
+    guard = launch(guard={"declare": False}).start()
+    guard.await_state(container.scope, "at-risk")
+    docker.command("pause", container.name)
+    docker.node.run(["systemctl", "daemon-reload"])
+    guard.await_state(container.scope, "protected")
+    assert docker.command("inspect", "--format={{.State.Paused}}", container.name).stdout == "true\n"
+    docker.command("unpause", container.name)
+    assert denied_after(prober, container, 0.0) == []

@@ -1,0 +1,110 @@
+"""Much at once: reloads without end, containers that come and go, somebody who takes away what is given back."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from gpuguard.kernel.devices_v1 import SHIELD
+from tests.e2e.conftest import Launch, MakeScope
+from tests.e2e.gpuguard import RUN
+from tests.e2e.witness import Witness
+from tests.lab import hook
+from tests.lab.devices import GPU0
+from tests.lab.node import Node
+from tests.lab.poll import until
+from tests.lab.prober import Prober
+from tests.lab.scope import Scope
+
+RELOADS = 20
+COMERS = 20
+
+
+@contextmanager
+def reloading(node: Node) -> Iterator[None]:
+    """Reload systemd again and again, with no pause, for as long as the block lasts."""
+    over = threading.Event()
+
+    def reload() -> None:
+        while not over.is_set():
+            node.run(["systemctl", "daemon-reload"])
+
+    thread = threading.Thread(target=reload)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+
+
+def test_reloads_without_end(node_v1: Node, gpu_scope: MakeScope, launch: Launch, prober: Prober) -> None:
+    """With one reload on another's heels, every scope is repaired once, declared once, and then left alone."""
+    guard = launch(guard={"declare": False}).start()
+    scopes = [gpu_scope() for _ in range(5)]
+    for scope in scopes:
+        guard.await_state(scope.name, "at-risk")
+    with reloading(node_v1):
+        guard.await_reloads(RELOADS)
+        for scope in scopes:
+            guard.await_state(scope.name, "protected")
+        deeds = guard.deeds()
+        guard.await_reloads(2 * RELOADS)
+        assert guard.deeds() == deeds
+    assert guard.total("gpuguard_drift_total", kind="lost") == len(scopes)
+    for scope in scopes:
+        assert prober.open(scope.cgroup, GPU0).allowed
+        assert not (scope.cgroup / SHIELD).exists()
+
+
+def test_containers_come_and_go_during_reloads(node_v1: Node, launch: Launch) -> None:
+    """Containers that start and end while systemd reloads leave nothing behind: no ledger entry, no state, no fault."""
+    guard = launch().start()
+    with reloading(node_v1):
+        for _ in range(COMERS):
+            scope = node_v1.scope()
+            hook.allow(scope.cgroup, GPU0)
+            scope.stop()
+        last = node_v1.scope()
+    # A reload that comes before gpuguard has seen a rule takes it for good: nobody knows of it.
+    hook.allow(last.cgroup, GPU0)
+    guard.await_state(last.name, "protected")
+    last.stop()
+    until(lambda: not guard.samples("gpuguard_container_info"), 20, "the end of all containers to be seen")
+    assert list(node_v1.path(f"{RUN}/ledger").iterdir()) == []
+
+
+def test_quarrel_ends_in_a_pause(gpu_scope: MakeScope, launch: Launch, prober: Prober) -> None:
+    """Who takes away what is given back gets it three times, then a pause and an alert; when he stops all is well."""
+    scope = gpu_scope()
+    backoff = {"max_repairs": 3, "window": "1m", "pause": "6s"}
+    guard = launch(backoff=backoff).start()
+    guard.await_state(scope.name, "protected")
+    over = threading.Event()
+
+    def quarrel() -> None:
+        while not over.wait(0.02):
+            take_away(scope)
+
+    thread = threading.Thread(target=quarrel)
+    thread.start()
+    try:
+        until(lambda: guard.events("fight"), 30, "the alert")
+        with Witness([scope.cgroup]) as witness:
+            guard.await_rounds()
+            pid = guard.daemon.pid
+            assert [write for write in witness.writes() if write.pid == pid] == []
+        guard.await_state(scope.name, "lost")
+    finally:
+        over.set()
+        thread.join()
+    until(lambda: prober.open(scope.cgroup, GPU0).allowed, 30, "the repair after the pause")
+    until(lambda: guard.events("fight_over"), 30, "the end of the alert")
+    guard.await_state(scope.name, "protected")
+    assert guard.total("gpuguard_repairs_total", result="refused") > 0
+
+
+def take_away(scope: Scope) -> None:
+    """Take the GPU away, as a program that manages devices itself might."""
+    (scope.cgroup / "devices.deny").write_text(f"{GPU0.rule} rwm")
