@@ -134,6 +134,12 @@ class Post:
         while before != (before := self.value("gpuguard_poll_seconds_count")):  # noqa: ASYNC110 - no event tells of calm
             await asyncio.sleep(0.2)
 
+    async def rounds(self, number: int) -> None:
+        """Wait for some rounds of the clock, and the looks that they bring."""
+        want = self.value("gpuguard_poll_seconds_count") + number
+        await self.until(lambda: self.value("gpuguard_poll_seconds_count") >= want, "the clock stands still")
+        await self.assembly.watch.idle()
+
     def events(self, *kinds: str) -> list[Entry]:
         """Return the entries of the log of these kinds; none: those that have a kind."""
         return [entry for entry in self.log if "kind" in entry and (not kinds or entry["kind"] in kinds)]
