@@ -6,7 +6,7 @@ from collections import deque
 
 
 class Backoff:
-    """Counts repairs of one scope: more than `max_repairs` within `window` seconds begin a `pause`.
+    """Counts repairs of one scope: the last of `max_repairs` within `window` seconds begins a `pause`.
 
     All times are seconds of one clock that the caller reads.
     """
@@ -22,9 +22,7 @@ class Backoff:
         return now >= self.until
 
     def repaired(self, now: float) -> None:
-        """Count a repair, several of one moment as one; begin the pause when there were too many."""
-        if self._repairs and self._repairs[-1] == now:
-            return
+        """Count a repair; begin the pause with the last one that is allowed."""
         self._repairs.append(now)
         if len(self._repairs) == self._repairs.maxlen and now - self._repairs[0] < self._window:
             self.until = now + self.pause

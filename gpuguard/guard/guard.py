@@ -18,8 +18,8 @@ from gpuguard.guard.scope import Outage, Scope
 from gpuguard.model.entitlement import Entitlement, learn
 from gpuguard.model.observation import Observation
 from gpuguard.model.plan import Plan, plan
-from gpuguard.model.state import State
-from gpuguard.model.verdict import Verdict, judge
+from gpuguard.model.rule import Rule
+from gpuguard.model.verdict import judge, judge_unknown
 
 # Ask, write, look twice, declare, ask again, and some for what comes between.
 _MAX_ROUNDS = 8
@@ -46,7 +46,7 @@ class Guard:
     def _lives(self, entry: Entitlement) -> bool:
         """Whether a scope is still there; one that ended while nobody looked is forgotten."""
         try:
-            lives = self.parts.devices.read(entry.control_group).inode == entry.inode
+            lives = self.parts.devices.inode(entry.control_group) == entry.inode
         except CgroupGoneError:
             lives = False
         except CgroupUnreadableError:
@@ -70,7 +70,7 @@ class Guard:
             self.parts.recorder.fault(control_group, error)
 
     def calm(self, control_group: str) -> bool:
-        """Whether a look would find nothing new: the clock's cheap question."""
+        """Whether a look would find nothing new: the clock's cheap question. One that is calm is whole."""
         scope = self.scopes.get(control_group)
         if scope is None:
             return False
@@ -78,15 +78,18 @@ class Guard:
             seen = self.parts.devices.read(control_group)
         except GpuguardError:
             return False
-        stamp = self.parts.observer.stamps.stamp(scope.target.unit)
-        same = seen.inode == scope.target.inode and scope.calm(time.monotonic(), seen.rules, stamp)
-        return same and not self.parts.devices.shielded(control_group)
+        stamp, now = self.parts.observer.stamps.stamp(scope.target.unit), time.monotonic()
+        if seen.inode != scope.target.inode or not scope.calm(now, seen.rules, stamp):
+            return False
+        scope.whole_at = now
+        return not self.parts.devices.shielded(control_group)
 
     def gone(self, control_group: str) -> None:
         """Forget a scope whose control group is not there any more."""
         scope = self.scopes.pop(control_group, None)
-        if scope is not None and scope.entitled is not None:
-            self._forget(scope)
+        if scope is not None:
+            if scope.entitled is not None:
+                self._forget(scope)
             self.parts.recorder.gone(scope)
 
     async def _look(self, control_group: str, *, fresh: bool) -> None:
@@ -94,28 +97,28 @@ class Guard:
         if scope is None:
             return
         await self._remove_left_shield(scope)
-        scope.looked_at = time.monotonic()
         scope.deeds, scope.error = [], None
         stamp = self.parts.observer.stamps.stamp(scope.target.unit)
-        ask, second_look = fresh or scope.outdated(scope.looked_at, stamp), False
+        ask, second_look = fresh or scope.outdated(time.monotonic(), stamp), False
         for _ in range(_MAX_ROUNDS):
             look = self._observe(scope)
-            if not self._learn(scope, look):
-                return
-            self._judge(scope, look, second_look=second_look)
+            entitled = self._learn(scope, look)
+            if entitled is None:
+                break
+            self._judge(scope, look, entitled, second_look=second_look)
             if scope.plan.write:
-                done = await self._write(scope)
+                if not await self._write(scope):
+                    break
                 ask, second_look = True, False
             elif ask:
-                done = await self._ask_systemd(scope)
+                await self._ask_systemd(scope)
                 ask = False
             elif scope.plan.look_again:
-                done = await asyncio.sleep(_SECOND_LOOK, result=True)
+                await asyncio.sleep(_SECOND_LOOK)
                 second_look = True
-            else:
-                done = await self._declare(scope)
+            elif await self._declare(scope):
                 second_look = False
-            if not done:
+            else:
                 break
         self.parts.recorder.judged(scope, time.monotonic())
 
@@ -123,7 +126,7 @@ class Guard:
         """Return the scope that has this name now, a new one when its inode is new."""
         known = self.scopes.get(control_group)
         try:
-            inode = self.parts.devices.read(control_group).inode
+            inode = self.parts.devices.inode(control_group)
         except CgroupUnreadableError:
             if known is None:
                 raise
@@ -176,8 +179,8 @@ class Guard:
             trouble=trouble,
         )
 
-    def _learn(self, scope: Scope, look: Observation) -> bool:
-        """Learn from a look, and keep what was learnt; return whether there is anything to guard."""
+    def _learn(self, scope: Scope, look: Observation) -> Optional[Entitlement]:
+        """Learn from a look, and keep what was learnt; return it, None when there is nothing to guard."""
         before = scope.entitled
         scope.entitled = learn(
             before,
@@ -188,14 +191,12 @@ class Guard:
             wall_clock=time.time(),
         )
         if scope.entitled is None:
-            bare = look.effective is not None and look.effective.unrestricted
-            scope.verdict, scope.plan = (Verdict(State.UNRESTRICTED, "no device filter") if bare else None), Plan()
+            scope.verdict, scope.plan = judge_unknown(look), Plan()
             if before is not None:
                 self._forget(scope)
-            return False
-        if scope.entitled != before:
+        elif scope.entitled != before:
             self._keep(scope, scope.entitled)
-        return True
+        return scope.entitled
 
     def _keep(self, scope: Scope, entitled: Entitlement) -> None:
         """Hold on to an entitlement; a ledger that cannot be written does not hinder the guard."""
@@ -211,26 +212,24 @@ class Guard:
         except LedgerError as error:
             self.parts.recorder.trouble(scope.target.control_group, error)
 
-    def _judge(self, scope: Scope, look: Observation, *, second_look: bool) -> None:
-        entitled = scope.entitled
-        assert entitled is not None  # noqa: S101 - learnt before
-        scope.verdict = judge(look, entitled, self.parts.guarded)
+    def _judge(self, scope: Scope, look: Observation, entitled: Entitlement, *, second_look: bool) -> None:
+        verdict = scope.verdict = judge(look, entitled, self.parts.guarded)
         scope.plan = plan(
             look,
             entitled,
-            scope.verdict,
+            verdict,
             guarded=self.parts.guarded,
             merge=functools.partial(self.parts.guarded.merge, self.parts.observer.version),
             protect=self.policy.protect,
             futile=scope.futile,
             second_look=second_look,
         )
-        if not scope.verdict.at_risk:
+        if not verdict.at_risk:
             scope.futile = None
-        if look.effective is not None and not scope.verdict.lost:
+        if look.effective is not None and not verdict.lost:
             self._whole(scope, look.at)
         elif scope.plan.write and scope.outage is None:
-            self._struck(scope, entitled, look)
+            self._struck(scope, entitled, verdict.lost, look.at)
 
     def _whole(self, scope: Scope, now: float) -> None:
         scope.whole_at = now
@@ -238,19 +237,17 @@ class Guard:
             self.parts.recorder.healed(scope, scope.outage, now)
             scope.outage = None
 
-    def _struck(self, scope: Scope, entitled: Entitlement, look: Observation) -> None:
+    def _struck(self, scope: Scope, entitled: Entitlement, lost: frozenset[Rule], now: float) -> None:
         """Note a loss: it cannot have begun before the scope was last seen whole."""
-        verdict = scope.verdict or Verdict(State.OPAQUE)
-        cause = self.parts.causes.of_loss(scope.target.unit, look.at)
+        cause = self.parts.causes.of_loss(scope.target.unit, now)
         since = scope.whole_at if cause.since is None else max(cause.since, scope.whole_at or 0.0)
-        scope.outage = Outage(since, verdict.lost, cause)
+        scope.outage = Outage(since, lost, cause)
         if not entitled.struck:
             self._keep(scope, replace(entitled, struck=True))
 
-    async def _ask_systemd(self, scope: Scope) -> bool:
+    async def _ask_systemd(self, scope: Scope) -> None:
         scope.view = await self.parts.observer.view(scope.target.unit, scope.target.control_group)
         scope.viewed_at = time.monotonic()
-        return True
 
     async def _write(self, scope: Scope) -> bool:
         """Write back what is lost; return whether all of it is in force. If not, the next look tries again."""
@@ -258,6 +255,7 @@ class Guard:
             return False
         scope.deeds += [f"write {rule}" for rule in scope.plan.write]
         deed = await self.parts.mender.write(scope.target, scope.plan.write)
+        scope.backoff.repaired(time.monotonic())
         self._done(scope, deed)
         return deed.error is None
 
@@ -265,6 +263,8 @@ class Guard:
         """Declare, and ask systemd what it has now: the same is not tried again in vain while that does not change."""
         if not scope.plan.declare or not self._may_act(scope):
             return False
+        if not scope.deeds:  # what follows a write is a part of the same repair
+            scope.backoff.repaired(time.monotonic())
         scope.deeds += [f"declare {entry}" for entry in scope.plan.declare]
         deed = await self.parts.mender.declare(scope.target, scope.plan.declare)
         self._done(scope, deed)
@@ -282,6 +282,5 @@ class Guard:
         return True
 
     def _done(self, scope: Scope, deed: Deed) -> None:
-        scope.backoff.repaired(scope.looked_at)
         scope.error = deed.error
         self.parts.recorder.done(scope, deed)

@@ -23,6 +23,7 @@ _MAX_TROUBLES = 1024
 class _Told:
     """What was said of a scope, so that it is not said again."""
 
+    found: bool = False
     state: Optional[State] = None
     reason: Optional[str] = None
     excess: frozenset[Rule] = frozenset()
@@ -45,10 +46,11 @@ class Recorder:
     _down: set[str] = field(default_factory=set)
 
     def gone(self, scope: Scope) -> None:
-        """Tell that a guarded container has ended."""
+        """Tell that a container has ended, if it was guarded."""
         self._told.pop(scope.target.inode, None)
         self._troubles.pop(scope.target.control_group, None)
-        emit(self.log, KINDS.gone, **self._fields(scope))
+        if scope.entitled is not None:
+            emit(self.log, KINDS.gone, **self._fields(scope))
 
     def done(self, scope: Scope, deed: Deed) -> None:
         """Tell what was done to a scope, unless it went as it should."""
@@ -117,11 +119,12 @@ class Recorder:
 
     def judged(self, scope: Scope, now: float) -> None:
         """Tell what is new about a scope when a look is over."""
-        verdict, told = scope.verdict, self._of(scope)
-        entitled = scope.entitled
-        if verdict is None or entitled is None:
+        verdict, entitled = scope.verdict, scope.entitled
+        if verdict is None:
             return
-        if entitled.settled and told.state in {None, State.SETTLING}:
+        told = self._of(scope)
+        if entitled is not None and entitled.settled and not told.found:
+            told.found = True
             emit(self.log, KINDS.found, **self._fields(scope), devices=self._names(entitled.rules))
         self._tell_loss(scope)
         if not scope.plan:

@@ -40,8 +40,8 @@ class Scope:
     """One scope, known by its cgroup's inode. Times are seconds of CLOCK_MONOTONIC.
 
     `futile` is what systemd declared when a declaration was last tried in vain. `whole_at` is when
-    the scope was last seen with all its rules, `looked_at` when the last look began; `deeds` and
-    `error` are what that look did and what failed of it.
+    the scope was last seen with all its rules; `deeds` and `error` are what the last look did and
+    what failed of it.
     """
 
     target: Target
@@ -58,7 +58,6 @@ class Scope:
     deeds: list[str] = field(default_factory=list)
     error: Optional[str] = None
     whole_at: Optional[float] = None
-    looked_at: float = 0.0
 
     @property
     def state(self) -> Optional[State]:

@@ -69,6 +69,14 @@ class DevicesV1:
                 return []
             raise CgroupUnreadableError(f"{group}: cannot list its control groups: {error.strerror}") from error
 
+    def inode(self, control_group: str) -> int:
+        """Return the inode of a control group, which its list need not be readable for.
+
+        Raises CgroupGoneError, CgroupUnreadableError.
+        """
+        with self._open(control_group) as directory:
+            return os.fstat(directory).st_ino
+
     def read(self, control_group: str) -> DeviceList:
         """Read what the kernel allows now. Raises CgroupGoneError, CgroupUnreadableError."""
         with self._open(control_group) as directory:

@@ -31,12 +31,22 @@ class Verdict:
     excess: Rules = _NONE
 
 
+_UNRESTRICTED = Verdict(State.UNRESTRICTED, "no device filter")
+
+
+def judge_unknown(look: Observation) -> Optional[Verdict]:
+    """Judge a scope of which no entitlement is known; None when its list shows nothing to guard."""
+    if look.effective is None:
+        return _opaque(look)
+    return _UNRESTRICTED if look.effective.unrestricted else None
+
+
 def judge(look: Observation, entitled: Entitlement, guarded: Callable[[Rule], bool]) -> Verdict:
     """Compare the three lists. Where several states hold, State's order decides."""
     if look.effective is None:
-        return Verdict(State.OPAQUE, look.trouble or "the kernel's list cannot be read")
+        return _opaque(look)
     if look.effective.unrestricted:
-        return Verdict(State.UNRESTRICTED, "no device filter")
+        return _UNRESTRICTED
     lost = look.effective.missing(entitled.rules)
     at_risk = _undeclared(look, entitled)
     allowed = RuleSet(entitled.rules)
@@ -46,6 +56,10 @@ def judge(look: Observation, entitled: Entitlement, guarded: Callable[[Rule], bo
         if guarded(rule) and not allowed.covers(rule) and rule.device not in entitled.released
     )
     return Verdict(*_state(look, entitled, lost, at_risk), lost=lost, at_risk=at_risk, excess=excess)
+
+
+def _opaque(look: Observation) -> Verdict:
+    return Verdict(State.OPAQUE, look.trouble or "the kernel's list cannot be read")
 
 
 def _undeclared(look: Observation, entitled: Entitlement) -> Rules:

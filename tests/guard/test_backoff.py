@@ -37,14 +37,6 @@ def test_repairs_far_apart_begin_no_pause() -> None:
     assert repairs(Backoff(MAX, WINDOW, PAUSE), moments) == moments
 
 
-def test_one_moment_is_one_repair() -> None:
-    """What one look repairs in several deeds counts once."""
-    backoff = Backoff(MAX, WINDOW, PAUSE)
-    for _ in range(10):
-        backoff.repaired(1.0)
-    assert backoff.may_repair(1.0)
-
-
 def test_a_single_repair_may_be_the_limit() -> None:
     """With a limit of one, each repair begins a pause."""
     assert repairs(Backoff(1, WINDOW, PAUSE), range(65)) == [0, 30, 60]

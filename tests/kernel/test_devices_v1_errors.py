@@ -35,6 +35,11 @@ class TestRead:
         with pytest.raises(CgroupUnreadableError, match=r"docker-.*\.scope: devices\.list makes no sense"):
             tree.devices.read(tree.scope)
 
+    def test_an_inode_needs_no_list(self, tree: Groups) -> None:
+        """Which group it is can be told although its list cannot be read."""
+        put(tree, "devices.list", b"nonsense\n")
+        assert tree.devices.inode(tree.scope) == tree.inode(tree.scope)
+
     def test_a_group_without_a_list(self, tree: Groups) -> None:
         """A directory without devices.list is one that is being removed."""
         (tree.path(tree.scope) / "devices.list").unlink()

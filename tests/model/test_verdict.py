@@ -12,7 +12,7 @@ from gpuguard.model.observation import Observation
 from gpuguard.model.ruleset import RuleSet
 from gpuguard.model.state import State
 from gpuguard.model.unit import DevicePolicy
-from gpuguard.model.verdict import Verdict, judge
+from gpuguard.model.verdict import Verdict, judge, judge_unknown
 from tests.model.looks import ENTITLEMENTS, FULL_LOOKS, declaration, entitlement, guarded, look, rules
 
 GPU0, GPU1 = "/dev/char/1:0 rw", "/dev/char/1:1 rw"
@@ -45,6 +45,17 @@ NONE_LEFT = RuleSet.of("c 5:0 rwm")
 def test_the_state_that_is_named_first_wins(seen: Observation, known: Entitlement, state: State) -> None:
     """Where several states hold, the order of State decides; nothing that is unknown counts as false."""
     assert judge(seen, known, guarded).state is state
+
+
+@pytest.mark.invariant(4)
+@pytest.mark.parametrize(
+    ("effective", "state"),
+    [(None, State.OPAQUE), (RuleSet(unrestricted=True), State.UNRESTRICTED), (NONE_LEFT, None), (RuleSet(), None)],
+)
+def test_without_an_entitlement(effective: Optional[RuleSet], state: Optional[State]) -> None:
+    """A list that cannot be read may have been a GPU container's: only one that shows no GPU is no concern."""
+    verdict = judge_unknown(look(effective, None))
+    assert (verdict and verdict.state) is state
 
 
 class TestDifferences:
