@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import time
 from typing import Optional
 
@@ -66,15 +65,24 @@ class Clock:
             parts.guarded.refresh()
         except CgroupUnreadableError as error:  # what is known is looked at all the same
             parts.recorder.trouble("/", error)
+            parts.recorder.metrics.source_up(CLOCK, up=False)
+        else:
+            parts.recorder.metrics.source_up(CLOCK, up=True)
         for control_group in present | self._guard.scopes.keys():
             if not self._guard.calm(control_group):
                 self._watch.want(control_group, fresh=False)
 
     async def _rest(self) -> None:
-        settling = any(scope.settling for scope in self._guard.scopes.values())
-        if settling or time.monotonic() < self._quick_until:
+        now = time.monotonic()
+        # A container that does not settle in time (a reload, a rule that cannot be given back) is none to wait for.
+        starting = any(scope.settling_for(now) < self._linger for scope in self._guard.scopes.values())
+        if starting or now < self._quick_until:
             await asyncio.sleep(min(_QUICK, self._interval))
             return
         self._hurried.clear()
-        with contextlib.suppress(asyncio.TimeoutError):
-            await asyncio.wait_for(self._hurried.wait(), self._interval)
+        # Not asyncio.wait_for: before Python 3.12 it can lose a cancellation that comes together with the result.
+        timer = asyncio.get_running_loop().call_later(self._interval, self._hurried.set)
+        try:
+            await self._hurried.wait()
+        finally:
+            timer.cancel()

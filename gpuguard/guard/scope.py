@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import Optional
 
@@ -75,6 +76,10 @@ class Scope:
     def settling(self) -> bool:
         """Whether the entitlement is still provisional."""
         return self.entitled is not None and not self.entitled.settled
+
+    def settling_for(self, now: float) -> float:
+        """Return the seconds since a settling scope's rules last changed, infinity for any other."""
+        return now - self.entitled.quiet_since if self.entitled is not None and self.settling else math.inf
 
     def calm(self, now: float, effective: RuleSet, stamp: Stamp) -> bool:
         """Whether a list and a stamp of the unit's files that did not change need no closer look."""
