@@ -79,11 +79,12 @@ class Listener:
     def _called(self, event: events.Called) -> None:
         if event.unit is None or event.sender == self._link.unique_name:
             return
-        if event.member == "StartTransientUnit":
+        parts = self._guard.parts
+        if event.member == "StartTransientUnit" and parts.units.wanted(event.unit):
             self._clock.hurry()
-        elif event.member == "SetUnitProperties" and event.unit:
-            self._guard.parts.causes.property_set(event.unit, time.monotonic())
+        elif event.member == "SetUnitProperties":
             for control_group in self._known(event.unit):
+                parts.causes.property_set(event.unit, time.monotonic())
                 self._look_soon(control_group)
 
     def _look_soon(self, control_group: str) -> None:

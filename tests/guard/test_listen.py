@@ -143,10 +143,10 @@ class TestCalls:
         assert ear.listener._follow_up == {}
 
     async def test_a_start_makes_quick_rounds(self, ear: Ear) -> None:
-        """A transient unit that is started will be found by the clock, which hurries."""
-        await ear.take(called("Reload", None))
+        """A container that is started will be found by the clock, which hurries; a session is no concern."""
+        await ear.take(called("Reload", None), called("StartTransientUnit", "session-1.scope"))
         assert not ear.hurried
-        await ear.take(called("StartTransientUnit", "docker-c.scope"))
+        await ear.take(called("StartTransientUnit", f"docker-{'c' * 64}.scope"))
         assert ear.hurried
 
     async def test_close_drops_what_is_to_come(self, ear: Ear) -> None:
