@@ -177,6 +177,8 @@ class Recorder:
 
     def released(self, scope: Scope, rules: Iterable[Rule]) -> None:
         """Tell that somebody had devices forgotten on purpose."""
+        if scope.outage is None:
+            self._of(scope).outage = None
         emit(self.log, KINDS.released, **self._fields(scope), devices=self._names(rules))
 
     def ledger_damaged(self, path: str, reason: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Union
 
 from gpuguard.errors import GpuguardError, NotFoundError
@@ -97,6 +98,9 @@ def release(guard: Guard, host: Host, name: str, devices: Sequence[str]) -> Rele
         has = ", ".join(sorted(rule.device for rule in entitled.rules)) or "nothing"
         raise NotFoundError(f"{name}: is not entitled to all of {', '.join(sorted(wanted))}; it is entitled to {has}")
     scope.entitled = without(entitled, frozenset(wanted))
+    if scope.outage is not None:  # a loss that is wanted does not end in a repair
+        left = scope.outage.rules - rules
+        scope.outage = replace(scope.outage, rules=left) if left else None
     guard.parts.ledger.save(scope.entitled)
     guard.parts.recorder.released(scope, rules)
     declared = scope.view.declared if scope.view is not None else None
