@@ -27,6 +27,9 @@ from tests.lab.sim.tree import Tree
 async def run(root: Path) -> None:
     """Be the node until standard input ends."""
     layout.make(root)
+    # Every unit holds its two FIFOs open.
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     loop = asyncio.get_running_loop()
     queue: asyncio.Queue[Job] = asyncio.Queue()
     with contextlib.ExitStack() as stack:
