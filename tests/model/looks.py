@@ -108,6 +108,8 @@ FULL_LOOKS = st.builds(
     st.none() | DECLARED,
     refusal=st.none() | st.just("must not be told"),
 )
+# Looks at which something can be declared.
+OPEN_LOOKS = st.builds(look, FILTERED, DECLARED)
 ENTITLEMENTS = st.builds(
     Entitlement,
     st.just(SCOPE),
