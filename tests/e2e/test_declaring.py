@@ -16,7 +16,9 @@ from tests.lab.scope import Scope
 
 TRIES = 150
 DECLARATIONS = 30
-TUN = Device("/dev/net/tun", 10, 200)
+TUN = Device("/dev/net/tun", 10, 200)  # which runc allows everybody
+KVM = Device("/dev/kvm", 10, 232)
+USB = "c 189:* rwm"
 
 
 def drop_in(node: Node, scope: str) -> list[str]:
@@ -73,8 +75,11 @@ def test_declaring_fails_no_open(node_v1: Node, gpu_scope: MakeScope, prober: Pr
 def test_other_devices_survive(engine: Engine, prober: Prober, launch: Launch) -> None:
     """What is no GPU, by --device or written by a hook, is as open after declaring and a reload as before."""
     container = engine.run("trainer", [FUSE, GPU0, CTL])
-    hook.allow(container.cgroup, TUN, "rwm")
+    for device in (TUN, KVM):
+        hook.allow(container.cgroup, device, "rwm")
+    (container.cgroup / "devices.allow").write_text(USB)
     before = set((container.cgroup / "devices.list").read_text().splitlines())
+    assert {f"{KVM.rule} rwm", USB} <= before
 
     guard = launch().start()
     guard.await_state(container.scope, "protected")
@@ -82,4 +87,4 @@ def test_other_devices_survive(engine: Engine, prober: Prober, launch: Launch) -
     assert set((container.cgroup / "devices.list").read_text().splitlines()) == before
     engine.node.run(["systemctl", "daemon-reload"])
     assert set((container.cgroup / "devices.list").read_text().splitlines()) == before
-    assert not [device.path for device in (FUSE, TUN, GPU0) if prober.open(container.cgroup, device).denied]
+    assert not [device.path for device in (FUSE, TUN, KVM, GPU0) if prober.open(container.cgroup, device).denied]

@@ -14,6 +14,7 @@ from typing import Any, Callable
 
 from gpuguard.errors import GpuguardError
 from gpuguard.kernel.devices_v1 import SHIELD
+from gpuguard.systemd.events import MONITOR, SIGNALS, UNITS
 from tests.e2e.conftest import Launch, MakeScope
 from tests.e2e.gpuguard import RUN, Gpuguard
 from tests.lab.devices import GPU0, GPU1
@@ -102,11 +103,18 @@ def test_restart_remembers(node_v1: Node, gpu_scope: MakeScope, launch: Launch, 
 
 
 def test_a_shield_that_was_left_is_removed(gpu_scope: MakeScope, launch: Launch) -> None:
-    """A shield that an earlier gpuguard left in a scope is gone after the start, and the scope is as it was."""
-    scope = gpu_scope()
-    before = rules(scope)
-    (scope.cgroup / SHIELD).mkdir()
-    await_whole(launch().start(), [scope], [before])
+    """A shield that an earlier gpuguard left in a scope is gone after the start, also where nothing else is to do."""
+    declared, fresh = gpu_scope(), gpu_scope()
+    before = [rules(declared), rules(fresh)]
+    guard = launch(scopes={"exclude": [fresh.name]}).start()
+    await_whole(guard, [declared], before)
+    guard.daemon.kill()
+    for scope in (declared, fresh):
+        (scope.cgroup / SHIELD).mkdir()
+    guard.configure()
+    guard.start()
+    await_whole(guard, [declared, fresh], before)
+    assert guard.total("gpuguard_repairs_total") == 1, "only the fresh one is declared"
 
 
 def forged(**changes: object) -> Callable[[Path], None]:
@@ -205,6 +213,7 @@ def test_restart_of_the_bus(node_v1: Node, gpu_scope: MakeScope, launch: Launch,
 
     node_v1.run(["systemctl", "restart", "dbus.service"])
     until(lambda: len(guard.events("source_up")) >= 3, 60, "the return of the sources")
+    guard.await_rest()
 
     node_v1.run(["systemctl", "daemon-reload"])
     until(lambda: prober.open(scope.cgroup, GPU0).allowed, 10, "the repair")
@@ -234,13 +243,15 @@ def test_reexec_keeps_the_sources(node_v1: Node, gpu_scope: MakeScope, launch: L
     node_v1.run(["systemctl", "daemon-reexec"])
     guard.await_reloads(1)
     until(lambda: sources_up(guard) == 3, 20, "the sources")
+    guard.await_rest()
     scope = gpu_scope()
     guard.await_state(scope.name, "at-risk")
+    guard.await_rest()
     node_v1.run(["systemctl", "daemon-reload"])
     until(lambda: prober.open(scope.cgroup, GPU0).allowed, 10, "the repair")
     guard.await_state(scope.name, "protected")
 
 
 def sources_up(guard: Gpuguard) -> float:
-    """Return how many of the sources on the bus work."""
-    return guard.total("gpuguard_source_up")
+    """Return how many of the three sources on the bus work."""
+    return sum(guard.total("gpuguard_source_up", source=name) for name in (SIGNALS, UNITS, MONITOR))
