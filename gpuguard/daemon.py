@@ -124,7 +124,7 @@ class Daemon:
         while complaint is not None:
             reason = await _start(http)
             if reason is not None and reason != complaint:
-                self._log.error("no metrics endpoint, trying again", reason=reason)
+                emit(self._log, KINDS.endpoint_failed, reason=reason)
             complaint = reason
             await asyncio.sleep(_HEARTBEAT)
         await asyncio.Event().wait()
@@ -153,7 +153,7 @@ class Daemon:
         mode = "enforce" if assembly.guard.policy.enforce else "observe"
         emit(self._log, KINDS.started, version=__version__, mode=mode, cgroup="v1", systemd=systemd)
         for setting in _without_effect(settings):
-            self._log.warning("this setting has no effect in this version", setting=setting)
+            emit(self._log, KINDS.no_effect, setting=setting)
         self._ready_due = not self._notify.ready()
 
     def _count(self, assembly: Assembly) -> None:
@@ -178,7 +178,7 @@ class Daemon:
             self._count(assembly)
             reason = await self._write(Path(name))
             if reason is not None and reason != complaint:
-                self._log.error("cannot write the textfile, trying again", path=name, reason=reason)
+                emit(self._log, KINDS.textfile_failed, path=name, reason=reason)
             complaint = reason
             await asyncio.sleep(_HEARTBEAT)
         await asyncio.Event().wait()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from pathlib import PurePosixPath
 from typing import Any, Optional
 
 from structlog.typing import FilteringBoundLogger
@@ -104,9 +105,14 @@ class Recorder:
         )
 
     def refused(self, scope: Scope) -> None:
-        """Tell that the back-off forbids a repair: what is given back is taken away again and again."""
+        """Tell that the back-off forbids a repair: what is given back is taken away again and again.
+
+        Unless it was never in force: that was told as the failure that it is.
+        """
         self._tell_loss(scope)
         told = self._of(scope)
+        if told.error is not None:
+            return
         writes = bool(scope.plan.write)
         self.metrics.repair("write" if writes else "declare", "refused", 0.0)
         if told.fighting:
@@ -173,7 +179,7 @@ class Recorder:
 
     def shield_removed(self, scope: Scope) -> None:
         """Tell that a shield that nobody held up any more is gone."""
-        self.log.info("removed a shield that was left behind", scope=scope.target.unit)
+        emit(self.log, KINDS.shield_removed, **self._fields(scope))
 
     def released(self, scope: Scope, rules: Iterable[Rule]) -> None:
         """Tell that somebody had devices forgotten on purpose."""
@@ -192,11 +198,11 @@ class Recorder:
         if len(self._troubles) >= _MAX_TROUBLES:
             self._troubles.clear()
         self._troubles[control_group] = str(error)
-        self.log.warning(str(error), scope=control_group)
+        emit(self.log, KINDS.trouble, scope=_unit(control_group), reason=str(error))
 
     def fault(self, control_group: str, error: Exception) -> None:
         """Tell of a fault in gpuguard itself; the scope is looked at again at the next round."""
-        self.log.error("internal error while looking at a scope", scope=control_group, exc_info=error)
+        emit(self.log, KINDS.fault, scope=_unit(control_group), exc_info=error)
 
     def _tell_loss(self, scope: Scope) -> None:
         if scope.outage is not None:
@@ -230,6 +236,10 @@ class Recorder:
 
     def _names(self, rules: Iterable[Rule]) -> list[str]:
         return [self.node_of(rule) or rule.device for rule in _sorted(rules)]
+
+
+def _unit(control_group: str) -> str:
+    return PurePosixPath(control_group).name or control_group
 
 
 def _sorted(rules: Iterable[Rule]) -> tuple[Rule, ...]:

@@ -122,6 +122,36 @@ class KINDS(enum.Enum):
         "warning",
         "{who}: observe mode, nothing was done: would have {deed} {devices}",
     )
+    shield_removed = (
+        "72e2d14ddaf040b5b51ac978d96a8ec0",
+        "info",
+        "{who}: a shield that was left behind is removed",
+    )
+    trouble = (
+        "8825885578f4494eadb76ae64232f6bb",
+        "warning",
+        "{reason}",
+    )
+    fault = (
+        "234e9d069a184f26b9c482a0cd9cda68",
+        "error",
+        "internal error while looking at {scope}: the next round tries again",
+    )
+    endpoint_failed = (
+        "7cb590d442514a789104c05cba9d8201",
+        "error",
+        "no metrics endpoint, trying again: {reason}",
+    )
+    textfile_failed = (
+        "6baeb33ffbc54645869f4192c0e5c5c1",
+        "error",
+        "cannot write the textfile {path}, trying again: {reason}",
+    )
+    no_effect = (
+        "fd644c9fdcd14ca0aae88ffdad80482c",
+        "warning",
+        "the setting {setting} has no effect in this version of gpuguard",
+    )
 
     def __init__(self, message_id: str, level: str, template: str) -> None:
         self.message_id = message_id

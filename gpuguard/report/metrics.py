@@ -73,7 +73,8 @@ class Metrics:
         )
         self._repairs = Counter(
             "gpuguard_repairs_total",
-            "Deeds: rules written to the kernel, or declared to systemd. Refused are those that the back-off forbade.",
+            "Deeds: rules written to the kernel, or declared to systemd. Refused are those that the back-off forbade "
+            "since what was done is undone again and again.",
             ("method", "result"),
             registry=own,
         )

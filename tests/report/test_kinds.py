@@ -46,6 +46,12 @@ IDS = {
     "ledger_damaged": "4f16d958e03b4132ab060f7e8f58083a",
     "blind": "2d4167e63f1e4853940820595f9ee27e",
     "observed": "b9e9866cdb82493c82b0786c0a1c0669",
+    "shield_removed": "72e2d14ddaf040b5b51ac978d96a8ec0",
+    "trouble": "8825885578f4494eadb76ae64232f6bb",
+    "fault": "234e9d069a184f26b9c482a0cd9cda68",
+    "endpoint_failed": "7cb590d442514a789104c05cba9d8201",
+    "textfile_failed": "6baeb33ffbc54645869f4192c0e5c5c1",
+    "no_effect": "fd644c9fdcd14ca0aae88ffdad80482c",
 }
 
 
