@@ -30,6 +30,8 @@ def run(args: argparse.Namespace) -> int:
         code, line = verdict(status.look(load(args.config)))
     except GpuguardError as error:
         code, line = UNKNOWN, _line(UNKNOWN, str(error))
+    except Exception as error:  # noqa: BLE001 - with Python's own exit code, 1, a fault of ours would be a verdict
+        code, line = UNKNOWN, _line(UNKNOWN, f"internal error: {error!r}")
     print(line)
     return code
 
