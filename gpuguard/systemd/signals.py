@@ -106,7 +106,8 @@ class _Stream:
             for rule in self._rules:
                 await bus.call(DBUS, DBUS_PATH, DBUS, "AddMatch", "s", [rule])
             with contextlib.suppress(BusUnavailableError):  # no owner; or no bus, which the next call tells
-                [self._owner] = await bus.call(DBUS, DBUS_PATH, DBUS, "GetNameOwner", "s", [SYSTEMD])
+                [owner] = await bus.call(DBUS, DBUS_PATH, DBUS, "GetNameOwner", "s", [SYSTEMD])
+                self._owner = self._owner or owner  # a NameOwnerChanged that came right after the reply is newer
             while bus.connected:
                 self._wake.clear()
                 await self._subscribe(bus)
