@@ -255,7 +255,8 @@ class Guard:
             return False
         scope.deeds += [f"write {rule}" for rule in scope.plan.write]
         deed = await self.parts.mender.write(scope.target, scope.plan.write)
-        scope.backoff.repaired(time.monotonic())
+        if not _after_a_rewrite(scope):
+            scope.backoff.repaired(time.monotonic())
         self._done(scope, deed)
         return deed.error is None
 
@@ -284,3 +285,12 @@ class Guard:
     def _done(self, scope: Scope, deed: Deed) -> None:
         scope.error = deed.error
         self.parts.recorder.done(scope, deed)
+
+
+def _after_a_rewrite(scope: Scope) -> bool:
+    """Whether this is the first write after one of systemd's own rewrites: however many there are, that is no fight."""
+    cause = scope.outage.cause if scope.outage is not None else None
+    if cause is None or cause.since is None or cause == scope.made_good:
+        return False
+    scope.made_good = cause
+    return True

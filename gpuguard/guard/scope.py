@@ -41,8 +41,8 @@ class Scope:
     """One scope, known by its cgroup's inode. Times are seconds of CLOCK_MONOTONIC.
 
     `futile` is what systemd declared when a declaration was last tried in vain. `whole_at` is when
-    the scope was last seen with all its rules; `deeds` and `error` are what the last look did and
-    what failed of it.
+    the scope was last seen with all its rules; `made_good` is the last rewrite by systemd after which
+    rules were given back; `deeds` and `error` are what the last look did and what failed of it.
     """
 
     target: Target
@@ -56,6 +56,7 @@ class Scope:
     plan: Plan = field(default_factory=Plan)
     futile: Optional[Declared] = None
     outage: Optional[Outage] = None
+    made_good: Optional[Cause] = None
     deeds: list[str] = field(default_factory=list)
     error: Optional[str] = None
     whole_at: Optional[float] = None
