@@ -6,7 +6,7 @@ VENV := .venv/bin/python
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo test lint install uninstall packages
+.PHONY: help demo test lint bench install uninstall packages
 
 help: ## print this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -23,6 +23,9 @@ lint: .venv/ready ## format, lint, types, shell scripts, and which module may im
 	$(VENV) -m mypy
 	.venv/bin/lint-imports
 	.venv/bin/shellcheck --external-sources tools/* .ci/run
+
+bench: packages .venv/ready ## measure outages, gaps and the daemon's cost (root, some 7 minutes), e.g. ARGS="gaps --gaps 100"
+	@$(VENV) -m tests.bench $(ARGS)
 
 install: ## install on this machine and start guarding it; needs root and systemd
 	@tools/install
