@@ -13,7 +13,7 @@ from gpuguard.errors import BusError
 from gpuguard.systemd import codec, events
 from gpuguard.systemd.bus import DBUS, DBUS_PATH, Bus
 from gpuguard.systemd.manager import MANAGER, SYSTEMD
-from gpuguard.systemd.source import OnEvent, Source
+from gpuguard.systemd.source import OnEvent, Source, together
 
 MEMBERS = ("SetUnitProperties", "StartTransientUnit", "Reload", "Reexecute")
 
@@ -40,13 +40,7 @@ class MonitorSource:
 
     async def run(self) -> None:
         """Deliver until cancelled."""
-        tasks = [asyncio.ensure_future(work) for work in (self._source.keep(self._session, LONGEST_PAUSE), self._ask())]
-        try:
-            await asyncio.gather(*tasks)
-        finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.wait(tasks)
+        await together(self._source.keep(self._session, LONGEST_PAUSE), self._ask())
 
     async def _session(self) -> str:
         bus = Bus(self._address, self._overhear, max_message=MAX_CALL)

@@ -10,7 +10,7 @@ from gpuguard.errors import BusUnavailableError
 from gpuguard.systemd import codec, events
 from gpuguard.systemd.bus import DBUS, DBUS_PATH, Bus
 from gpuguard.systemd.manager import MANAGER, SYSTEMD, SYSTEMD_PATH, Manager
-from gpuguard.systemd.source import OnEvent, Source
+from gpuguard.systemd.source import OnEvent, Source, together
 from gpuguard.systemd.wire import Deliver, Wanted
 
 LONGEST_PAUSE = 5.0
@@ -36,13 +36,7 @@ class SignalSource:
 
     async def run(self) -> None:
         """Deliver until cancelled."""
-        tasks = [asyncio.ensure_future(stream.run()) for stream in (self._signals, self._units)]
-        try:
-            await asyncio.gather(*tasks)
-        finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.wait(tasks)
+        await together(self._signals.run(), self._units.run())
 
     def _manager_signal(self, message: codec.Incoming) -> None:
         if message.member == _OWNER_CHANGED:

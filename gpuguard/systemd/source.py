@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Awaitable
-from typing import Callable, Optional
+from collections.abc import Awaitable, Coroutine
+from typing import Any, Callable, Optional
 
 from gpuguard.errors import BusError
 from gpuguard.systemd.events import Event, SourceDown, SourceUp
@@ -55,3 +55,14 @@ class Source:
             # Jitter, or all clients of a bus that was restarted come back in step.
             await asyncio.sleep(delay * random.uniform(0.5, 1.0))  # noqa: S311 -- not for secrets
             delay = min(delay * 2, longest)
+
+
+async def together(*work: Coroutine[Any, Any, None]) -> None:
+    """Run all until cancelled or until one fails, and end them all before that is passed on."""
+    tasks = [asyncio.ensure_future(part) for part in work]
+    try:
+        await asyncio.gather(*tasks)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait(tasks)
