@@ -20,6 +20,7 @@ from gpuguard.model.verdict import judge
 from tests.model.looks import (
     ENTITLEMENTS,
     FACTS,
+    FILTERED,
     FULL_LOOKS,
     OPEN_LOOKS,
     declaration,
@@ -196,11 +197,13 @@ class TestDeclarations:
         assert (declared(found), found.undeclarable) == ([GPU0], ())
 
     @pytest.mark.invariant(9)
-    @given(FULL_LOOKS, ENTITLEMENTS)
-    def test_a_unit_without_a_filter_gets_no_entry(self, seen: Observation, known: Entitlement) -> None:
+    @given(FILTERED, st.none() | FILTERED, ENTITLEMENTS)
+    def test_a_unit_without_a_filter_gets_no_entry(
+        self, effective: RuleSet, disk: Optional[RuleSet], known: Entitlement
+    ) -> None:
         """One entry on a unit with policy auto and an empty list would create a filter: there is none, ever."""
-        if seen.declared is not None and seen.declared.memory.unrestricted:
-            assert not planned(seen, known).declare
+        seen = look(effective, Declared(RuleSet(unrestricted=True), disk, DevicePolicy.AUTO))
+        assert not planned(seen, replace(known, settled=True)).declare
 
     @pytest.mark.invariant(1)
     @given(OPEN_LOOKS, ENTITLEMENTS)
