@@ -29,7 +29,7 @@ async def look(settings: Settings) -> NodeStatus:
     """Look at the node once; changes nothing, needs no daemon. Raises GpuguardError."""
     running = await control.daemon_runs(Path(settings.paths.run))
     # Without a daemon nobody else has learnt anything: what is in force now counts as given.
-    assembly = _quiet(settings, enforce=False, settle=settings.guard.settle if running else 0.0)
+    assembly = _quiet(settings, settle=settings.guard.settle if running else 0.0)
     try:
         await _look_at_all(assembly)
         return NodeStatus(
@@ -50,10 +50,10 @@ async def repair(settings: Settings, names: Sequence[str], *, dry_run: bool) -> 
     if running and not dry_run:
         return await control.repair(run, names)
     if dry_run:
-        assembly = _quiet(settings, enforce=False, settle=settings.guard.settle if running else 0.0)
+        assembly = _quiet(settings, settle=settings.guard.settle if running else 0.0)
         return await _repair(assembly, names, dry_run=True, settle=0.0)
     with guard_lock(run, _PATIENCE):
-        assembly = _quiet(settings, enforce=False, settle=settings.guard.settle, writable=True)
+        assembly = _quiet(settings, settle=settings.guard.settle, writable=True)
         return await _repair(assembly, names, dry_run=False, settle=settings.guard.settle)
 
 
@@ -63,7 +63,8 @@ async def release(settings: Settings, name: str, devices: Sequence[str]) -> Rele
     if await control.daemon_runs(run):
         return await control.release(run, name, devices)
     with guard_lock(run, _PATIENCE):
-        assembly = _quiet(settings, enforce=False, settle=0.0, writable=True)
+        # What this one look learns stays provisional: it may have fallen into a rewrite of the list.
+        assembly = _quiet(settings, settle=settings.guard.settle, writable=True)
         try:
             await _look_at_all(assembly)
             return verbs.release(assembly.guard, assembly.host, name, devices)
@@ -99,9 +100,9 @@ async def _systemd(assembly: Assembly) -> Optional[int]:
         return None
 
 
-def _quiet(settings: Settings, *, enforce: bool, settle: float, writable: bool = False) -> Assembly:
+def _quiet(settings: Settings, *, settle: float, writable: bool = False) -> Assembly:
     """Build a guard that tells nobody: the command prints what came of it."""
     log = structlog.wrap_logger(
         structlog.PrintLogger(), processors=[], wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL)
     )
-    return assemble(settings, Metrics(), log, enforce=enforce, settle=settle, writable=writable)
+    return assemble(settings, Metrics(), log, enforce=False, settle=settle, writable=writable)
