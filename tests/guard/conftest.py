@@ -10,8 +10,8 @@ from typing import Optional, Protocol
 import pytest
 from blockbuster import BlockBuster, blockbuster_ctx
 
-from gpuguard.guard import mend
-from tests.guard.post import Post, Tables
+from gpuguard.guard import clock, mend
+from tests.guard.post import QUICK, Post, Tables
 from tests.kernel.groups import Groups, kernel_groups, plain_groups
 from tests.lab.sim.node import SimNode
 
@@ -64,6 +64,7 @@ class Station(Protocol):
 async def station(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Station]:
     """Return the way to start guards; they are stopped after the test."""
     patient(monkeypatch)
+    monkeypatch.setattr(clock, "_QUICK", QUICK)
     async with contextlib.AsyncExitStack() as stack:
 
         async def start(node: SimNode, tables: Optional[Tables] = None, *, enforce: bool = True) -> Post:

@@ -25,6 +25,8 @@ from tests.lab.sim.scope import SimScope
 from tests.report.support import until
 
 SETTLE = 0.05
+# Seconds between two quick rounds of the clock.
+QUICK = 0.02
 # No round of the clock in the length of a test, after those that a start brings: what is seen, a source has seen.
 NEVER = "5m"
 
@@ -132,7 +134,7 @@ class Post:
         self.clock._quick_until = 0.0
         before = -1.0
         while before != (before := self.value("gpuguard_poll_seconds_count")):  # noqa: ASYNC110 - no event tells of calm
-            await asyncio.sleep(0.2)
+            await asyncio.sleep(5 * QUICK)
 
     async def rounds(self, number: int) -> None:
         """Wait for some rounds of the clock, and the looks that they bring."""
