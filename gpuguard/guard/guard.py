@@ -100,19 +100,20 @@ class Guard:
         scope.deeds, scope.error = [], None
         stamp = self.parts.observer.stamps.stamp(scope.target.unit)
         ask, second_look = fresh or scope.outdated(time.monotonic(), stamp), False
+        same_run = not scope.restarts
         for _ in range(_MAX_ROUNDS):
             look = self._observe(scope)
             entitled = self._learn(scope, look)
             if entitled is None:
                 break
             self._judge(scope, look, entitled, second_look=second_look)
-            if scope.plan.write:
+            if scope.plan.write and same_run:
                 if not await self._write(scope):
                     break
                 ask, second_look = True, False
-            elif ask:
+            elif ask or scope.plan.write:
                 await self._ask_systemd(scope)
-                ask = False
+                ask, same_run = False, True
             elif scope.plan.look_again:
                 await asyncio.sleep(_SECOND_LOOK)
                 second_look = True

@@ -109,4 +109,6 @@ def _refusal(unit: UnitProperties) -> Optional[str]:
         return "systemd has no device filter for it: one entry would create one"
     if not unit.transient:
         return "not a transient unit: a declaration would outlive this run of it"
+    if not unit.name.endswith(".scope"):
+        return "a service can be restarted: a declaration would outlive this run of it"
     return None

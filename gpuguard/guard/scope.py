@@ -74,6 +74,11 @@ class Scope:
         return self.verdict.reason if self.verdict is not None else None
 
     @property
+    def restarts(self) -> bool:
+        """Whether another run can have the same inode: a service keeps a control group that a process is left in."""
+        return not self.target.unit.endswith(".scope")
+
+    @property
     def settling(self) -> bool:
         """Whether the entitlement is still provisional."""
         return self.entitled is not None and not self.entitled.settled

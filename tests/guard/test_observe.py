@@ -145,6 +145,13 @@ async def test_a_unit_that_is_not_transient(sim: SimNode, observer: SystemdObser
     assert seen.refusal == "not a transient unit: a declaration would outlive this run of it"
 
 
+async def test_a_transient_service(sim: SimNode, observer: SystemdObserver) -> None:
+    """A service is told nothing though it is transient: it can be restarted, and would keep the entry."""
+    sim.scope("job.service")
+    seen = await observer.view("job.service", "/system.slice/job.service")
+    assert seen.refusal == "a service can be restarted: a declaration would outlive this run of it"
+
+
 async def test_nodes_by_their_names(sim: SimNode, observer: SystemdObserver) -> None:
     """A path such as /dev/nvidia0 means the node that the host has there now."""
     if not sim.path("/dev/nvidia0").exists():
