@@ -23,7 +23,7 @@ def parser() -> argparse.ArgumentParser:
     )
     top.add_argument("parts", nargs="*", metavar="PART", help=f"what to measure, default all: {', '.join(PARTS)}")
     top.add_argument("--rounds", type=int, default=10, metavar="N", help="of each trigger (default: 10)")
-    top.add_argument("--gaps", type=int, default=40, metavar="N", help="to be seen in each scope (default: 40)")
+    top.add_argument("--gaps", type=int, default=100, metavar="N", help="to be seen in each scope (default: 100)")
     top.add_argument("--tries", type=int, default=300, metavar="N", help="declarations (default: 300)")
     top.add_argument("--seconds", type=float, default=60, metavar="S", help="of idling (default: 60)")
     top.add_argument("--scopes", default="1,50", metavar="N,…", help="numbers of GPU scopes (default: 1,50)")

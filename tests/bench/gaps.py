@@ -1,12 +1,14 @@
 """What a tight-loop opener sees of a reload: in a scope that gpuguard cured, and in one that systemd knew all of.
 
-On a busy machine the opener is not always running just when systemd writes, and sees no gap.
+Where there are two processors the opener has one of its own, apart from systemd's: else it is often not running when
+systemd writes, and sees no gap. On a busy machine that happens all the same, and other programs make some gaps longer.
 """
 
 from __future__ import annotations
 
+import os
 import time
-from statistics import fmean, median
+from statistics import fmean, median, quantiles
 
 from tests.bench.table import table
 from tests.e2e.gpuguard import Gpuguard
@@ -14,7 +16,8 @@ from tests.lab import hook
 from tests.lab.devices import GPU0
 from tests.lab.node import Node
 from tests.lab.poll import until
-from tests.lab.prober import Prober
+from tests.lab.prober import Loop, Prober
+from tests.lab.process import children
 from tests.lab.scope import BASICS, Scope
 
 _AROUND = 0.05  # seconds
@@ -46,13 +49,14 @@ def measure(node: Node, prober: Prober, wanted: int) -> str:
     rows.append(_row("lost once, repaired and declared by gpuguard", gaps[cured.name]))
     if all(gaps.values()):
         ratios = [figure(gaps[cured.name]) / figure(gaps[known.name]) for figure in (median, fmean)]
-        rows.append(["ratio (want 1.1 at most)", "", *(f"{ratio:.2f}" for ratio in ratios), ""])
+        rows.append(["ratio (want 1.1 at most)", "", *(f"{ratio:.2f}" for ratio in ratios), "", ""])
     title = f"Gap of a reload, {reloads} reloads for each scope by turns; repairs meanwhile: {repairs:.0f}"
-    return table(title, ("scope", "gaps", "median µs", "mean µs", "longest µs"), rows)
+    return table(title, ("scope", "gaps", "median µs", "mean µs", "90 % below µs", "longest µs"), rows)
 
 
 def _reload(node: Node, prober: Prober, scope: Scope) -> list[float]:
     with prober.loop(scope.cgroup, GPU0) as loop:
+        _set_apart(node, loop)
         time.sleep(_AROUND)
         node.run(["systemctl", "daemon-reload"])
         until(lambda: prober.open(scope.cgroup, GPU0).allowed, 30, "the device")
@@ -60,6 +64,16 @@ def _reload(node: Node, prober: Prober, scope: Scope) -> list[float]:
         return [gap.length_us for gap in loop.stop().gaps]
 
 
+def _set_apart(node: Node, loop: Loop) -> None:
+    processors = sorted(os.sched_getaffinity(0))
+    if len(processors) > 1:
+        os.sched_setaffinity(node.init, processors[:1])
+        for pid in children(loop._process.pid):
+            os.sched_setaffinity(pid, processors[1:2])
+
+
 def _row(name: str, lengths: list[float]) -> list[str]:
-    figures = [median(lengths), fmean(lengths), max(lengths)] if lengths else []
-    return [name, str(len(lengths)), *(f"{figure:.0f}" for figure in figures), *[""] * (3 - len(figures))]
+    figures: list[float] = []
+    if len(lengths) > 1:
+        figures = [median(lengths), fmean(lengths), quantiles(lengths, n=10)[-1], max(lengths)]
+    return [name, str(len(lengths)), *(f"{figure:.0f}" for figure in figures), *[""] * (4 - len(figures))]
