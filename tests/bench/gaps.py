@@ -1,23 +1,18 @@
-"""What a tight-loop opener sees of a reload: in a scope that gpuguard cured, and in one that systemd knew all of.
-
-Where there are two processors the opener has one of its own, apart from systemd's: else it is often not running when
-systemd writes, and sees no gap. On a busy machine that happens all the same, and other programs make some gaps longer.
-"""
+"""What a tight-loop opener sees of a reload: in a scope that gpuguard cured, and in one that systemd knew all of."""
 
 from __future__ import annotations
 
-import os
 import time
 from statistics import fmean, median, quantiles
 
+from tests.bench.opener import opening
 from tests.bench.table import table
 from tests.e2e.gpuguard import Gpuguard
 from tests.lab import hook
 from tests.lab.devices import GPU0
 from tests.lab.node import Node
 from tests.lab.poll import until
-from tests.lab.prober import Loop, Prober
-from tests.lab.process import children
+from tests.lab.prober import Prober
 from tests.lab.scope import BASICS, Scope
 
 _AROUND = 0.05  # seconds
@@ -55,21 +50,12 @@ def measure(node: Node, prober: Prober, wanted: int) -> str:
 
 
 def _reload(node: Node, prober: Prober, scope: Scope) -> list[float]:
-    with prober.loop(scope.cgroup, GPU0) as loop:
-        _set_apart(node, loop)
+    with opening(node, prober, scope) as loop:
         time.sleep(_AROUND)
         node.run(["systemctl", "daemon-reload"])
         until(lambda: prober.open(scope.cgroup, GPU0).allowed, 30, "the device")
         time.sleep(_AROUND)
         return [gap.length_us for gap in loop.stop().gaps]
-
-
-def _set_apart(node: Node, loop: Loop) -> None:
-    processors = sorted(os.sched_getaffinity(0))
-    if len(processors) > 1:
-        os.sched_setaffinity(node.init, processors[:1])
-        for pid in children(loop._process.pid):
-            os.sched_setaffinity(pid, processors[1:2])
 
 
 def _row(name: str, lengths: list[float]) -> list[str]:
