@@ -40,7 +40,10 @@ def reloading(node: Node) -> Iterator[None]:
 
 
 def test_reloads_without_end(node_v1: Node, gpu_scope: MakeScope, launch: Launch, prober: Prober) -> None:
-    """With one reload on another's heels, every scope is repaired once, declared once, and then left alone."""
+    """With one reload on another's heels, every scope is repaired, declared once, and then left alone.
+
+    The next reload may come between the first repair and the declaration, and take the devices once more.
+    """
     guard = launch(guard={"declare": False}).start()
     scopes = [gpu_scope() for _ in range(5)]
     for scope in scopes:
@@ -52,7 +55,8 @@ def test_reloads_without_end(node_v1: Node, gpu_scope: MakeScope, launch: Launch
         deeds = guard.deeds()
         guard.await_reloads(2 * RELOADS)
         assert guard.deeds() == deeds
-    assert guard.total("gpuguard_drift_total", kind="lost") == len(scopes)
+    assert guard.total("gpuguard_drift_total", kind="lost") >= len(scopes)
+    assert guard.total("gpuguard_repairs_total", method="declare") == len(scopes)
     for scope in scopes:
         assert prober.open(scope.cgroup, GPU0).allowed
         assert not (scope.cgroup / SHIELD).exists()

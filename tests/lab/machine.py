@@ -24,6 +24,8 @@ PACKAGES = {
     "conmon": "conmon",
     "runc": "runc",
     "busybox": "busybox-static",
+    "curl": "curl",
+    "promtool": "prometheus",
 }
 """Program → the Debian and Ubuntu package it comes with (tests/lab/packages.txt)."""
 
