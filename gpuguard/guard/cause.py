@@ -49,6 +49,11 @@ class Causes:
         self._replaced = False
         return kind
 
+    def lost_sight(self) -> None:
+        """Note that the end of a reload under way will not be told."""
+        self._began = None
+        self._replaced = False
+
     def reloading(self, now: float) -> bool:
         """Whether a reload is under way, as far as the signals tell."""
         return self._began is not None and now - self._began < _LONGEST_RELOAD

@@ -115,4 +115,6 @@ class Listener:
             self._clock.hurry()
             self.look_at_all()
         elif isinstance(event, events.SourceDown):
+            if event.source == events.SIGNALS:
+                self._guard.parts.causes.lost_sight()
             recorder.source_down(event.source, event.reason)

@@ -51,6 +51,14 @@ def test_a_reload_whose_end_was_missed(causes: Causes) -> None:
     assert causes.of_loss(UNIT, 301.0) == UNKNOWN
 
 
+def test_a_reload_whose_end_is_not_told_is_over() -> None:
+    """When the signals break off in a reload, nothing waits for its end: containers can settle."""
+    causes = Causes()
+    causes.reload_began(1.0)
+    causes.lost_sight()
+    assert not causes.reloading(2.0)
+
+
 def test_a_reexec(causes: Causes) -> None:
     """When another process takes systemd's name in the middle, it is a daemon-reexec."""
     causes.reload_began(1.0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator
 from typing import Optional
 
@@ -172,3 +173,11 @@ class TestSources:
         (entry,) = ear.post.events("source_down")
         assert entry["reason"] == "the bus hung up"
         assert ear.post.value("gpuguard_source_up", source="signals") == 0
+
+    async def test_signals_that_break_off_in_a_reload(self, ear: Ear) -> None:
+        """A reload whose end will not be told does not last for ever."""
+        await ear.take(events.Reloading(active=True))
+        await ear.take(events.SourceDown(events.UNITS, "the bus hung up"))
+        assert ear.post.guard.parts.causes.reloading(time.monotonic())
+        await ear.take(events.SourceDown(events.SIGNALS, "the bus hung up"))
+        assert not ear.post.guard.parts.causes.reloading(time.monotonic())
