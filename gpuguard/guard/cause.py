@@ -65,11 +65,14 @@ class Causes:
         if len(self._properties) > _MAX_UNITS:
             del self._properties[next(iter(self._properties))]
 
-    def of_loss(self, unit: str, now: float) -> Cause:
-        """Put a loss that is seen now down to what happened last. Unknown stays unknown."""
+    def of_loss(self, unit: str, now: float, whole_at: Optional[float] = None) -> Cause:
+        """Put a loss that is seen now down to what happened last. Unknown stays unknown.
+
+        A reload did not take what was seen whole (`whole_at`) after its end.
+        """
         if self._began is not None and self.reloading(now):
             return Cause("reexec" if self._replaced else "reload", "systemd", self._began)
-        if self._last is not None and now - self._last[2] < _FRESH:
+        if self._last is not None and now - self._last[2] < _FRESH and (whole_at or 0.0) <= self._last[2]:
             return Cause(self._last[0], "systemd", self._last[1])
         asked = self._properties.get(unit)
         if asked is not None and now - asked < _FRESH:

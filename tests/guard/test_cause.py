@@ -38,6 +38,14 @@ def test_a_reload_that_is_over(causes: Causes) -> None:
     assert causes.of_loss(UNIT, 6.0) == UNKNOWN
 
 
+def test_a_reload_that_left_the_list_whole(causes: Causes) -> None:
+    """What was seen whole after a reload was not taken by it, however soon afterwards it is lost."""
+    causes.reload_began(1.0)
+    causes.reload_ended(4.0)
+    assert causes.of_loss(UNIT, 4.5, whole_at=4.2) == UNKNOWN
+    assert causes.of_loss(UNIT, 4.5, whole_at=0.5) == Cause("reload", "systemd", 1.0)
+
+
 def test_a_reload_whose_beginning_was_missed(causes: Causes) -> None:
     """Without its first signal a reload counts from its last."""
     assert causes.reload_ended(4.0) == "reload"
