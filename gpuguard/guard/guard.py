@@ -101,6 +101,7 @@ class Guard:
         stamp = self.parts.observer.stamps.stamp(scope.target.unit)
         ask, second_look = fresh or scope.outdated(time.monotonic(), stamp), False
         same_run = not scope.restarts
+        asked = False
         for _ in range(_MAX_ROUNDS):
             look = self._observe(scope)
             entitled = self._learn(scope, look)
@@ -110,10 +111,11 @@ class Guard:
             if scope.plan.write and same_run:
                 if not await self._write(scope):
                     break
-                ask, second_look = True, False
+                # Once is enough: an answer comes after the next reload of several in a row, which takes it all again.
+                ask, second_look = not asked, False
             elif ask or scope.plan.write:
                 await self._ask_systemd(scope)
-                ask, same_run = False, True
+                ask, asked, same_run = False, True, True
             elif scope.plan.look_again:
                 await asyncio.sleep(_SECOND_LOOK)
                 second_look = True
@@ -240,7 +242,7 @@ class Guard:
 
     def _struck(self, scope: Scope, entitled: Entitlement, lost: frozenset[Rule], now: float) -> None:
         """Note a loss: it cannot have begun before the scope was last seen whole."""
-        cause = self.parts.causes.of_loss(scope.target.unit, now)
+        cause = self.parts.causes.of_loss(scope.target.unit, now, scope.whole_at)
         since = scope.whole_at if cause.since is None else max(cause.since, scope.whole_at or 0.0)
         scope.outage = Outage(since, lost, cause)
         if not entitled.struck:

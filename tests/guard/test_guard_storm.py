@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 from dbus_next.signature import Variant
 
+from gpuguard.guard.observe import SystemdView
 from gpuguard.model.state import State
 from tests.guard.account import Account
 from tests.guard.conftest import Station
@@ -34,6 +37,29 @@ class TestStorm:
             await post.until(lambda number=number: len(post.events("repaired")) == number, "it was not repaired")
         assert account.written() == [f"allow {UNSPELT}"] * 4
         assert post.events("fight") == []
+
+    async def test_reloads_at_each_others_heels_end_in_a_declaration(
+        self, sim: SimNode, station: Station, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Where systemd reloads before each of many answers, what is lost is declared at the second of them."""
+        scope = sim.scope(hook_rules=[GPU0])
+        post = await station(sim, {**STRICT, "guard": {"declare": False}})
+        await post.becomes(scope, State.AT_RISK)
+        await post.sources_up()
+        observer = post.guard.parts.observer
+        view = observer.view
+        reloads = [sim.daemon_reload] * 5
+
+        async def late(unit: str, control_group: str) -> SystemdView:
+            if reloads:
+                await asyncio.to_thread(reloads.pop())
+            return await view(unit, control_group)
+
+        monkeypatch.setattr(observer, "view", late)
+        sim.daemon_reload()
+        await post.becomes(scope, State.PROTECTED)
+        assert post.value("gpuguard_repairs_total", method="declare", result="ok") == 1
+        assert post.value("gpuguard_repairs_total", method="write", result="ok") == 2
 
     async def test_one_that_fights_on_is_met_with_a_pause(self, sim: SimNode, station: Station) -> None:
         """After one reload only one repair is free: who takes away again what it gave back is an opponent."""
