@@ -57,6 +57,7 @@ def test_reloads_without_end(node_v1: Node, gpu_scope: MakeScope, launch: Launch
         assert guard.deeds() == deeds
     assert guard.total("gpuguard_drift_total", kind="lost") >= len(scopes)
     assert guard.total("gpuguard_repairs_total", method="declare") == len(scopes)
+    assert guard.events("fight") == []
     for scope in scopes:
         assert prober.open(scope.cgroup, GPU0).allowed
         assert not (scope.cgroup / SHIELD).exists()
