@@ -98,6 +98,8 @@ class Guard:
             return
         await self._remove_left_shield(scope)
         scope.deeds, scope.error = [], None
+        if await self._as_made(scope):
+            return
         stamp = self.parts.observer.stamps.stamp(scope.target.unit)
         ask, second_look = fresh or scope.outdated(time.monotonic(), stamp), False
         same_run = not scope.restarts
@@ -157,6 +159,22 @@ class Guard:
                 self.parts.recorder.shield_removed(scope)
         except (BusError, CgroupUnreadableError) as error:
             self.parts.recorder.trouble(scope.target.control_group, error)
+
+    async def _as_made(self, scope: Scope) -> bool:
+        """Whether a list may still be what the kernel copied from the slice: that is given to nobody.
+
+        systemd makes a group and writes its list in one go, and answers nothing meanwhile: what is seen after it
+        has told of this run is meant.
+        """
+        look = self._observe(scope)
+        rules = look.effective
+        if scope.entitled is not None or look.invocation or rules is None or not any(map(self.parts.guarded, rules)):
+            return False
+        if not self.parts.devices.as_made(scope.target.control_group, rules):
+            return False
+        await self._ask_systemd(scope)
+        scope.effective = None  # of what is not known the next round looks at once more
+        return not (scope.view and scope.view.invocation)
 
     def _observe(self, scope: Scope) -> Observation:
         target, view = scope.target, scope.view or SystemdView()

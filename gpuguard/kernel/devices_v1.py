@@ -82,6 +82,13 @@ class DevicesV1:
         with self._open(control_group) as directory:
             return DeviceList(os.fstat(directory).st_ino, self._read_list(directory, control_group))
 
+    def as_made(self, control_group: str, rules: RuleSet) -> bool:
+        """Whether `rules` are the list of the control group above, which the kernel copies for a new one.
+
+        Raises CgroupGoneError, CgroupUnreadableError.
+        """
+        return self.read(str(PurePosixPath(control_group).parent)).rules == rules
+
     def allow(self, control_group: str, inode: int, rule: Rule) -> None:
         """Add one rule. A return says only that write(2) succeeded: read back what it did.
 

@@ -127,8 +127,8 @@ class TestOthers:
         """On a real kernel: what an ancestor denies stays lost, the error names it, and nobody writes to it."""
         inner = f"{kernel.slice}/gpuguardtest.slice"
         scope = f"{inner}/{kernel.scope.rpartition('/')[2]}"
-        for made in (inner, scope):
-            kernel.make(made, GPU0)
+        kernel.make(inner, GPU0, CTL)
+        kernel.make(scope, GPU0)
         # Nothing but the test's own slice is to be seen, whatever real containers this machine has.
         (tmp_path / "devices").symlink_to(kernel.path(kernel.slice))
         post = await station(sim, {"paths": {**sim.config_paths(), "cgroup": str(tmp_path)}, "backoff": PATIENT})
@@ -140,7 +140,7 @@ class TestOthers:
         await post.until(lambda: post.events("repair_failed"), "the failure was not told")
         assert post.guard.scopes[group].state is State.LOST
         assert "its ancestor /gpuguardtest.slice denies it" in post.events("repair_failed")[0]["reason"]
-        assert kernel.lines(inner) == []
+        assert kernel.lines(inner) == [CTL]
         kernel.allow(inner, GPU0)
         await post.until(lambda: post.events("repaired"), "the loss was not repaired")
         assert kernel.lines(scope) == [GPU0]

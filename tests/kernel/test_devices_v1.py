@@ -54,6 +54,14 @@ class TestRead:
         first = kernel.devices.read(kernel.scope).rules
         assert kernel.devices.read(kernel.scope).rules is first
 
+    def test_a_new_group_has_the_list_above_it(self, kernel: Groups) -> None:
+        """The kernel copies the slice's list for a new scope, which is seen until somebody writes the scope's own."""
+        kernel.make(kernel.slice, NULL, GPU0)
+        kernel.path(kernel.scope).mkdir()
+        assert kernel.devices.as_made(kernel.scope, kernel.devices.read(kernel.scope).rules)
+        kernel.deny(kernel.scope, GPU0)
+        assert not kernel.devices.as_made(kernel.scope, kernel.devices.read(kernel.scope).rules)
+
     def test_units_are_found_below_slices_alone(self, kernel: Groups) -> None:
         """Scopes and services that are wanted are found in slices at any depth, not what lies below them."""
         inner = f"{kernel.slice}/{kernel.slice[1:-6]}-x.slice"
