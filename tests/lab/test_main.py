@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 
 import pytest
 
+from tests.lab import image
+from tests.lab.containers import Podman
 from tests.lab.fixtures import need_node
+from tests.lab.node import Node
 from tests.lab.record import load
 from tests.lab.supervision import ROOT
 
@@ -47,6 +51,23 @@ def test_help_tells_every_command() -> None:
     """The help lists what can be done."""
     said = lab("--help").stdout
     assert all(command in said for command in ("up", "shell", "list", "down", "reap"))
+
+
+@pytest.mark.parametrize("mode", ["v1", "v2"])
+@pytest.mark.node
+def test_help_names_a_podman_command_that_works(mode: str) -> None:
+    """What the help says to type starts a container in a node of either kind."""
+    need_node(mode)
+    reason = Podman.why_not()
+    if reason is not None:
+        pytest.skip(reason)
+    said = " ".join(lab("--help").stdout.split())
+    match = re.search(r"podman (?P<store>\S+) (?P<run>run .*) IMAGE", said)
+    assert match is not None, said
+    with Node.boot(mode) as node:
+        node.run(["podman", match["store"], "import", "-", image.NAME], stdin=image.archive())
+        command = ["podman", match["store"], *match["run"].split(), image.NAME, "/bin/ls", "/dev/nvidia0"]
+        assert node.run(command).stdout == "/dev/nvidia0\n"
 
 
 def test_a_bad_name_is_refused() -> None:
