@@ -102,6 +102,9 @@ def first_loss(stage: Stage, guard: Daemon) -> Box:
     reload_while_opening(stage, box, "healed")
     until(lambda: bool(lines_of(guard, box.scope, ["declared"])), 20, "gpuguard to mend the container")
     screen.quote(lines_of(guard, box.scope, ["lost", "repaired", "declared"]))
+    screen.say(
+        "gpuguard's time is an upper bound, from the start of the reload on; the gap that a process meets is shorter"
+    )
     screen.lists("GPU rules in its devices.list", before, box.gpu_rules())
     show_open(box)
     return box
