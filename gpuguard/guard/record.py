@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
@@ -17,7 +18,10 @@ from gpuguard.report.kinds import KINDS, emit
 from gpuguard.report.metrics import Metrics
 
 _MICROSECONDS = 1_000_000
+# A trouble that was not met for so long, in seconds, is news when it comes back.
+_TROUBLE_OVER = 300.0
 _MAX_TROUBLES = 1024
+_MAX_TEXT = 1024
 
 
 @dataclass
@@ -37,13 +41,16 @@ class _Told:
 
 @dataclass
 class Recorder:
-    """Tells Prometheus and the journal. `node_of` names a rule's device node, such as /dev/nvidia0."""
+    """Tells Prometheus and the journal. `node_of` names a rule's device node, such as /dev/nvidia0.
+
+    `_troubles` has the text and the time of the last trouble of each control group, the one longest ago first.
+    """
 
     metrics: Metrics
     log: FilteringBoundLogger
     node_of: Callable[[Rule], Optional[str]]
     _told: dict[int, _Told] = field(default_factory=dict)
-    _troubles: dict[str, str] = field(default_factory=dict)
+    _troubles: dict[str, tuple[str, float]] = field(default_factory=dict)
     _down: set[str] = field(default_factory=set)
 
     def gone(self, scope: Scope) -> None:
@@ -192,13 +199,14 @@ class Recorder:
         emit(self.log, KINDS.ledger_damaged, path=path, reason=reason)
 
     def trouble(self, control_group: str, error: Exception) -> None:
-        """Tell what could not be done or read; not again until it changes."""
-        if self._troubles.get(control_group) == str(error):
-            return
-        if len(self._troubles) >= _MAX_TROUBLES:
-            self._troubles.clear()
-        self._troubles[control_group] = str(error)
-        emit(self.log, KINDS.trouble, scope=_unit(control_group), reason=str(error))
+        """Tell what could not be done or read; not again while it lasts unchanged."""
+        now, text = time.monotonic(), str(error)[:_MAX_TEXT]
+        known, met = self._troubles.pop(control_group, ("", 0.0))
+        while len(self._troubles) >= _MAX_TROUBLES:
+            del self._troubles[next(iter(self._troubles))]
+        self._troubles[control_group] = (text, now)
+        if text != known or now - met > _TROUBLE_OVER:
+            emit(self.log, KINDS.trouble, scope=_unit(control_group), reason=text)
 
     def fault(self, control_group: str, error: Exception) -> None:
         """Tell of a fault in gpuguard itself; the scope is looked at again at the next round."""

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any, Optional
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from gpuguard.errors import GpuguardError
+from gpuguard.guard import record
 from gpuguard.guard.cause import Cause
 from gpuguard.guard.mend import Deed
 from gpuguard.guard.record import Recorder
@@ -295,12 +297,25 @@ class TestRest:
             told.recorder.trouble(group, GpuguardError(text))
         assert [(entry["scope"], entry["event"]) for entry in told.log] == [("a", "x"), ("b", "x"), ("a", "y")]
 
+    def test_a_trouble_that_comes_back_is_told_again(self, told: Told, monkeypatch: pytest.MonkeyPatch) -> None:
+        """One that lasts is told once, however long; one that was gone for minutes is news."""
+        now = 1000.0
+        monkeypatch.setattr(record, "time", SimpleNamespace(monotonic=lambda: now))
+        for pause in (0.0, 250.0, 250.0, 250.0, 3600.0, 5.0):
+            now += pause
+            told.recorder.trouble("/a", GpuguardError("x"))
+        assert told.kinds() == ["trouble", "trouble"]
+
     @pytest.mark.invariant(10)
     def test_troubles_are_bounded(self, told: Told) -> None:
-        """What is remembered of troubles does not grow with the number of scopes."""
+        """What is remembered of troubles grows neither with the number of scopes nor with the length of a text."""
         for number in range(5000):
-            told.recorder.trouble(f"/{number}", GpuguardError("x"))
+            told.recorder.trouble(f"/{number}", GpuguardError("x" * 5000))
         assert len(told.recorder._troubles) <= 1024
+        assert all(len(text) <= 1024 for text, _ in told.recorder._troubles.values())
+        told.log.clear()
+        told.recorder.trouble("/4999", GpuguardError("x" * 5000))  # the latest are the ones that are remembered
+        assert told.log == []
 
     @pytest.mark.invariant(10)
     def test_what_was_told_is_forgotten_with_the_scope(self, told: Told) -> None:
