@@ -23,6 +23,18 @@ class CgroupUnreadableError(GpuguardError):
     """The kernel's answer cannot be had. It says nothing about the state of the control group."""
 
 
+class ProgramGoneError(CgroupUnreadableError):
+    """A BPF program was detached between being listed and being read: list the programs again."""
+
+
+class BpfUnavailableError(CgroupUnreadableError):
+    """No bpf(2) for device programs here: the kernel is too old or built without it, or the machine is not known."""
+
+
+class ProgramError(GpuguardError):
+    """A device program that gpuguard cannot follow exactly: what it permits is unknown."""
+
+
 class DeniedError(GpuguardError):
     """The kernel refuses a rule; the text names the ancestor that denies it."""
 
