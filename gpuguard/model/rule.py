@@ -110,9 +110,22 @@ class Rule:
             and not other.access & ~self.access
         )
 
+    def meet(self, other: Rule) -> Optional[Rule]:
+        """Return the rule for what both entries permit, None when that is nothing."""
+        access = self.access & other.access
+        if not access or self.kind != other.kind or _apart(self.major, other.major) or _apart(self.minor, other.minor):
+            return None
+        major = other.major if self.major is None else self.major
+        minor = other.minor if self.minor is None else self.minor
+        return Rule(self.kind, major, minor, access)
+
     def __str__(self) -> str:
         """Return the line as the kernel reads and writes it."""
         return f"{self.device} {self.access.letters()}"
+
+
+def _apart(number: Optional[int], other: Optional[int]) -> bool:
+    return number is not None and other is not None and number != other
 
 
 def _number(text: str) -> Optional[int]:

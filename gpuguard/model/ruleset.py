@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import product
+from typing import Optional
 
 from gpuguard.errors import RuleError
-from gpuguard.model.rule import Rule
+from gpuguard.model.rule import Access, Rule
 
 # security/device_cgroup.c prints this line for a group whose default is "allow".
 ALLOW_ALL = "a *:* rwm"
@@ -47,6 +50,17 @@ class RuleSet:
         """Return those of `wanted` that this set does not cover."""
         return frozenset(rule for rule in wanted if not self.covers(rule))
 
+    def intersection(self, other: RuleSet) -> RuleSet:
+        """Return the set that permits what both permit, without rules that another of it covers."""
+        if self.unrestricted or other.unrestricted:
+            both = self if other.unrestricted else other
+            return both if both.unrestricted else RuleSet(largest_rules(both.rules))
+        if self.rules == other.rules:
+            return RuleSet(largest_rules(self.rules))
+        theirs = largest_rules(other.rules)
+        meets = (mine.meet(rule) for mine in largest_rules(self.rules) for rule in theirs)
+        return RuleSet(largest_rules(rule for rule in meets if rule is not None))
+
     def text(self) -> str:
         """Return the set in the form of devices.list, sorted, one line each."""
         if self.unrestricted:
@@ -60,6 +74,23 @@ class RuleSet:
     def __len__(self) -> int:
         """Return the number of entries."""
         return len(self.rules)
+
+
+def largest_rules(rules: Iterable[Rule]) -> frozenset[Rule]:
+    """Return the rules without those that another one covers."""
+    entries: defaultdict[tuple[str, Optional[int], Optional[int]], set[Access]] = defaultdict(set)
+    for rule in rules:
+        entries[rule.kind, rule.major, rule.minor].add(rule.access)
+    return frozenset(
+        Rule(kind, major, minor, access)
+        for (kind, major, minor), accesses in entries.items()
+        for access in accesses
+        if not any(
+            not access & ~other and (access != other or place != (major, minor))
+            for place in product({major, None}, {minor, None})
+            for other in entries.get((kind, *place), ())
+        )
+    )
 
 
 def parse_rules(lines: Iterable[str]) -> frozenset[Rule]:
