@@ -14,6 +14,7 @@ from typing import Optional
 from gpuguard.cli import codes, colour, table
 from gpuguard.cli.table import Cell
 from gpuguard.config import Settings, load
+from gpuguard.model.rule import Rule
 from gpuguard.model.state import State
 from gpuguard.model.status import ContainerStatus, DeviceStatus, NodeStatus
 
@@ -49,6 +50,8 @@ _ANSWERS = {
     False: Cell("DENIED", colour.RED),
     None: Cell("unknown", colour.YELLOW),
 }
+# While a container starts it is not declared yet: that says nothing of the reload to come.
+_TOO_EARLY = Cell("too early")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -153,7 +156,13 @@ def _container(container: ContainerStatus) -> dict[str, object]:
             for device in container.devices
         ],
         "reason": container.reason,
+        "excess": [_rule(rule) for rule in container.excess],
+        "released": [_rule(rule) for rule in container.released],
     }
+
+
+def _rule(rule: Rule) -> dict[str, str]:
+    return {"device": rule.device, "access": rule.access.letters()}
 
 
 def _rows(container: ContainerStatus) -> Iterator[list[Cell]]:
@@ -170,7 +179,8 @@ def _rows(container: ContainerStatus) -> Iterator[list[Cell]]:
     if not groups:
         yield [*head, Cell(_NONE), Cell(_NONE), Cell(_NONE)]
     for (effective, declared), names in groups.items():
-        yield [*head, _ANSWERS[effective], _ANSWERS[declared], Cell(" ".join(names))]
+        after = _TOO_EARLY if container.state is State.SETTLING and not declared else _ANSWERS[declared]
+        yield [*head, _ANSWERS[effective], after, Cell(" ".join(names))]
         head = [Cell("")] * len(head)
 
 
@@ -179,7 +189,7 @@ def _device_name(device: DeviceStatus) -> str:
 
 
 def _remarks(containers: list[ContainerStatus]) -> list[str]:
-    """Say what does not fit into a column: why, and what a container may open without ever having been given it."""
+    """Say what does not fit into a column: why, and what a container may use that is not given back to it."""
     remarks = []
     for container in containers:
         name = table.printable(display_name(container))
@@ -187,4 +197,7 @@ def _remarks(containers: list[ContainerStatus]) -> list[str]:
             remarks.append(f"{name}: {table.printable(container.reason)}")
         if container.excess:
             remarks.append(f"{name}: may also use what it was never given: {', '.join(map(str, container.excess))}")
+        if container.released:
+            released = ", ".join(map(str, container.released))
+            remarks.append(f"{name}: may still use what was released, until somebody takes it away: {released}")
     return [*remarks, ""] if remarks else []

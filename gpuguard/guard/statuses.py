@@ -28,18 +28,25 @@ def summary(scopes: Iterable[Scope]) -> str:
 
 def _status(scope: Scope, state: State, node_of: Callable[[Rule], Optional[str]]) -> ContainerStatus:
     verdict, entitled = scope.verdict, scope.entitled
-    rules = sorted(entitled.rules, key=lambda rule: rule.sort_key) if entitled is not None else []
-    excess = sorted(verdict.excess, key=lambda rule: rule.sort_key) if verdict is not None else []
+    rules = entitled.rules if entitled is not None else ()
     return ContainerStatus(
         scope=scope.target.unit,
         cgroup=scope.target.control_group,
         id=scope.container.id,
         runtime=scope.container.runtime,
         state=state,
-        devices=tuple(_device(scope, rule, node_of) for rule in rules),
-        excess=tuple(excess),
+        devices=tuple(_device(scope, rule, node_of) for rule in _sorted(rules)),
+        excess=_sorted(verdict.excess if verdict is not None else ()),
         reason=scope.reason,
+        released=_sorted(_released(scope)),
     )
+
+
+def _released(scope: Scope) -> Iterable[Rule]:
+    """Return what is still in force of the released devices: gpuguard takes nothing away."""
+    if scope.entitled is None or scope.effective is None:
+        return ()
+    return (rule for rule in scope.effective if rule.device in scope.entitled.released)
 
 
 def _device(scope: Scope, rule: Rule, node_of: Callable[[Rule], Optional[str]]) -> DeviceStatus:
@@ -51,3 +58,7 @@ def _device(scope: Scope, rule: Rule, node_of: Callable[[Rule], Optional[str]]) 
         effective=None if scope.effective is None else scope.effective.covers(rule),
         declared=None if declared is None else declared.covers(rule),
     )
+
+
+def _sorted(rules: Iterable[Rule]) -> tuple[Rule, ...]:
+    return tuple(sorted(rules, key=lambda rule: rule.sort_key))

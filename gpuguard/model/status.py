@@ -22,7 +22,11 @@ class DeviceStatus:
 
 @dataclass(frozen=True)
 class ContainerStatus:
-    """One GPU container. `reason` says why the state is not better, where that is known."""
+    """One GPU container. `reason` says why the state is not better, where that is known.
+
+    `excess` is what it may use without having been given it, `released` what it may still use although
+    somebody had gpuguard forget it.
+    """
 
     scope: str
     cgroup: str
@@ -32,6 +36,7 @@ class ContainerStatus:
     devices: tuple[DeviceStatus, ...] = ()
     excess: tuple[Rule, ...] = ()
     reason: Optional[str] = None
+    released: tuple[Rule, ...] = ()
     name: Optional[str] = None
     namespace: Optional[str] = None
     pod: Optional[str] = None

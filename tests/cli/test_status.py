@@ -16,7 +16,12 @@ from tests.cli.made import container, device, node
 
 def test_json_is_the_documented_document() -> None:
     """Every key of the contract is there, no other, with the documented types."""
-    trainer = replace(container("trainer", State.AT_RISK, device(declared=False)), reason="undeclarable")
+    trainer = replace(
+        container("trainer", State.AT_RISK, device(declared=False)),
+        reason="undeclarable",
+        excess=(Rule.parse("c 195:3 rw"),),
+        released=(Rule.parse("c 195:4 r"),),
+    )
     assert json.loads(json.dumps(document(node(trainer)))) == {
         "version": 1,
         "node": {"cgroup": "v1", "systemd": 252, "mode": "enforce", "daemon": "running"},
@@ -41,6 +46,8 @@ def test_json_is_the_documented_document() -> None:
                     }
                 ],
                 "reason": "undeclarable",
+                "excess": [{"device": "c 195:3", "access": "rw"}],
+                "released": [{"device": "c 195:4", "access": "r"}],
             }
         ],
     }
@@ -93,6 +100,23 @@ def test_reason_and_excess_are_told_below_the_table() -> None:
     text = people(node(replace(main, reason="no spelling", excess=(Rule.parse("c 195:3 rw"),))))
     assert "\nml/train-0/main: no spelling\n" in text
     assert "\nml/train-0/main: may also use what it was never given: c 195:3 rw\n" in text
+
+
+def test_what_was_released_is_told_while_it_lasts() -> None:
+    """Who released a device learns that the container may still use it."""
+    text = people(node(replace(container("trainer", State.PROTECTED), released=(Rule.parse("c 195:0 rw"),))))
+    assert "\ntrainer: may still use what was released, until somebody takes it away: c 195:0 rw\n" in text
+
+
+def test_nothing_is_claimed_of_the_next_reload_while_a_container_settles() -> None:
+    """It is not declared yet, which is no denial; what is denied now, or declared already, is told all the same."""
+    devices = device(0, declared=False), device(1, declared=None), device(2, effective=False), device(3)
+    lines = people(node(container("trainer", State.SETTLING, *devices))).splitlines()
+    assert [line.split()[-4:] for line in lines[3:5]] == [["allowed", "too", "early", f"nvidia{n}"] for n in (0, 1)]
+    assert [line.split()[-3:] for line in lines[5:7]] == [
+        ["DENIED", "allowed", "nvidia2"],
+        ["allowed"] * 2 + ["nvidia3"],
+    ]
 
 
 def test_containers_without_a_filter_are_counted_and_shown_on_demand() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Optional
 
 import pytest
@@ -66,6 +67,16 @@ def test_unknown_is_neither_true_nor_false(
     (status,) = statuses([scope(known=entitled(GPU0), effective=effective, declared=declared)], node_of)
     (device,) = status.devices
     assert (device.effective, device.declared) == told
+
+
+def test_what_was_released_and_is_still_in_force_is_told() -> None:
+    """A released device that the container may still use is neither its own nor excess, and not concealed."""
+    known = replace(entitled(GPU0), released=frozenset({"c 195:1", "c 195:2"}))
+    (status,) = statuses([scope(known=known, effective=RuleSet.of(GPU0, GPU1), declared=DECLARED)], node_of)
+    assert [device.rule for device in status.devices] == [Rule.parse(GPU0)]
+    assert (status.released, status.excess) == ((Rule.parse(GPU1),), ())
+    (status,) = statuses([scope(known=known, declared=DECLARED)], node_of)
+    assert status.released == ()
 
 
 def test_a_scope_without_a_state_is_left_out() -> None:
