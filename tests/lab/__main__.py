@@ -7,6 +7,7 @@ import os
 import sys
 from typing import NoReturn
 
+from tests.lab.distribution import DISTRIBUTIONS, root
 from tests.lab.errors import LabError
 from tests.lab.node import Node
 from tests.lab.record import load_all
@@ -15,7 +16,8 @@ from tests.lab.supervision import reap
 
 def up(options: argparse.Namespace) -> int:
     """Boot a node that stays until it is taken down."""
-    node = Node.boot(options.cgroup, options.rootfs, name=options.name, keep=True)
+    rootfs = root(options.distribution) if options.distribution else options.rootfs
+    node = Node.boot(options.cgroup, rootfs, name=options.name, keep=True)
     print(f"{node.name} is up; python -m tests.lab shell {node.name}")
     return 0
 
@@ -63,7 +65,9 @@ def parser() -> argparse.ArgumentParser:
     one = commands.add_parser("up", help="boot a node; it stays until `down`")
     one.add_argument("name", nargs="?", metavar="NAME", help="default: made up")
     one.add_argument("--cgroup", choices=["v1", "v2"], default="v1", help="cgroup version (default: v1)")
-    one.add_argument("--rootfs", default="/", metavar="DIR", help="what to boot, left unchanged (default: /)")
+    what = one.add_mutually_exclusive_group()
+    what.add_argument("--rootfs", default="/", metavar="DIR", help="what to boot, left unchanged (default: /)")
+    what.add_argument("--distribution", choices=list(DISTRIBUTIONS), help="a Debian release to boot, built when needed")
     one.set_defaults(run=up)
 
     one = commands.add_parser("shell", help="a shell, or CMD, in a node")

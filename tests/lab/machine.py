@@ -26,6 +26,7 @@ PACKAGES = {
     "busybox": "busybox-static",
     "curl": "curl",
     "promtool": "prometheus",
+    "debootstrap": "debootstrap",
 }
 """Program → the Debian and Ubuntu package it comes with (tests/lab/packages.txt)."""
 
