@@ -33,17 +33,15 @@ def run(args: argparse.Namespace) -> int:
 
 
 def exit_code(report: RepairReport) -> int:
-    """Return 0 when nothing is left to do, or, in a dry run, when all that is can be done."""
-    planned = report.dry_run
-    done = all(repair.settled or (planned and repair.deeds and repair.error is None) for repair in report.repairs)
-    return codes.OK if done else codes.FAILED
+    """Return 0 when nothing is left to do, or, in a dry run, when nothing would be."""
+    return codes.OK if all(repair.settled for repair in report.repairs) else codes.FAILED
 
 
 def people(report: RepairReport, *, width: Optional[int] = None, colours: bool = False) -> str:
     """Return the text for people: one row for each container."""
     if not report.repairs:
         return "no GPU container on this node"
-    header = ("ID", "BEFORE", "AFTER", "WOULD BE DONE" if report.dry_run else "DONE")
+    header = ("ID", "NOW", "WOULD BECOME", "WOULD BE DONE") if report.dry_run else ("ID", "BEFORE", "AFTER", "DONE")
     return "\n".join(table.render(header, [_row(repair) for repair in report.repairs], width, colours=colours))
 
 

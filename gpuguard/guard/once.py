@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Optional
-
-import structlog
 
 from gpuguard.config import Settings
 from gpuguard.errors import BusError
@@ -20,6 +17,7 @@ from gpuguard.guard.statuses import statuses
 from gpuguard.kernel.mode import detect
 from gpuguard.model.reports import ReleaseReport, RepairReport
 from gpuguard.model.status import NodeStatus
+from gpuguard.report.log import silent
 from gpuguard.report.metrics import Metrics
 
 _PATIENCE = 10.0
@@ -102,7 +100,4 @@ async def _systemd(assembly: Assembly) -> Optional[int]:
 
 def _quiet(settings: Settings, *, settle: float, writable: bool = False) -> Assembly:
     """Build a guard that tells nobody: the command prints what came of it."""
-    log = structlog.wrap_logger(
-        structlog.PrintLogger(), processors=[], wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL)
-    )
-    return assemble(settings, Metrics(), log, enforce=False, settle=settle, writable=writable)
+    return assemble(settings, Metrics(), silent(), enforce=False, settle=settle, writable=writable)

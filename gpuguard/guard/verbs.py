@@ -5,18 +5,23 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Union
+from pathlib import Path
+from typing import Any, Optional, Union
 
 from gpuguard.errors import GpuguardError, NotFoundError
 from gpuguard.guard.build import Assembly
 from gpuguard.guard.guard import Guard
+from gpuguard.guard.ledger import Ledger
+from gpuguard.guard.record import Recorder
 from gpuguard.guard.scope import Scope
 from gpuguard.guard.watch import Watch
 from gpuguard.kernel.procfs import Host
 from gpuguard.model.entitlement import release as without
-from gpuguard.model.reports import ReleaseReport, Repair, RepairReport
+from gpuguard.model.reports import WELL, ReleaseReport, Repair, RepairReport
 from gpuguard.model.rule import Rule
 from gpuguard.model.state import State
+from gpuguard.report.log import silent
+from gpuguard.report.metrics import Metrics
 
 # docker ps and crictl ps print 12 digits of an id.
 _SHORTEST_ID = 12
@@ -58,32 +63,61 @@ def find(guard: Guard, name: str) -> Scope:
 
 
 async def repair(guard: Guard, watch: Watch, names: Sequence[str], *, dry_run: bool) -> RepairReport:
-    """Look at the named scopes, or at all, whatever the back-off says, and tell what came of it.
+    """Look at the named scopes, or at all, then repair whatever the back-off says, and tell what came of it.
 
-    Raises NotFoundError before anything is done.
+    In a dry run, of a guard that does not enforce, tell what would come of it. Raises NotFoundError before
+    anything is done.
     """
     scopes = [find(guard, name) for name in names] if names else list(guard.scopes.values())
+    onlooker = _onlooker(guard)
     repairs = []
     for scope in scopes:
-        before = scope.state
-        if before is None:
+        if scope.state is None:
             continue
+        before = None if dry_run else await _seen(onlooker, scope)
         scope.backoff.until = 0.0
         scope.deeds.clear()
         await watch.looked(scope.target.control_group)
-        repairs.append(_repair(scope, before, dry_run=dry_run))
+        repairs.append(_planned(scope) if dry_run else _repaired(scope, before or scope.state))
     return RepairReport(dry_run, tuple(repairs))
 
 
-def _repair(scope: Scope, before: State, *, dry_run: bool) -> Repair:
-    after = scope.state or before
-    deeds, error = list(scope.deeds), scope.error
-    if dry_run:
-        deeds = [f"write {rule}" for rule in scope.plan.write]
-        deeds += [f"declare {entry}" for entry in scope.plan.declare]
-    elif error is None and after not in {State.PROTECTED, State.UNRESTRICTED}:
+def _onlooker(guard: Guard) -> Guard:
+    """Return a guard that looks with the same eyes, and does, tells and keeps nothing."""
+    parts = replace(
+        guard.parts,
+        recorder=Recorder(Metrics(), silent(), guard.parts.guarded.node_of),
+        ledger=Ledger(Path(), "", writable=False),
+    )
+    return Guard(parts, replace(guard.policy, enforce=False))
+
+
+async def _seen(onlooker: Guard, scope: Scope) -> Optional[State]:
+    """Return the state that a scope is in now, None when it has just ended: the last look may be a while ago."""
+    control_group = scope.target.control_group
+    onlooker.scopes[control_group] = replace(scope)
+    await onlooker.look(control_group, True)  # noqa: FBT003 - as the watch calls it
+    seen = onlooker.scopes.pop(control_group, None)
+    return seen.state if seen is not None else None
+
+
+def _repaired(scope: Scope, before: State) -> Repair:
+    after, error = scope.state or before, scope.error
+    if error is None and after not in WELL:
         error = scope.reason or f"still {after.value}"
-    return Repair(scope.target.unit, scope.container.id, before, after, tuple(deeds), error)
+    return Repair(scope.target.unit, scope.container.id, before, after, tuple(scope.deeds), error)
+
+
+def _planned(scope: Scope) -> Repair:
+    """Tell what would be done, and to what state it would lead if all of it succeeded."""
+    plan, verdict, now = scope.plan, scope.verdict, scope.state or State.OPAQUE
+    deeds = [f"write {rule}" for rule in plan.write] + [f"declare {entry}" for entry in plan.declare]
+    after = now
+    if verdict is not None and deeds and verdict.lost <= set(plan.write):
+        declared = not verdict.at_risk or (plan.declare and not plan.undeclarable)
+        after = State.PROTECTED if declared else State.AT_RISK
+    error = None if after in WELL else scope.reason or f"would still be {after.value}"
+    return Repair(scope.target.unit, scope.container.id, now, after, tuple(deeds), error)
 
 
 def release(guard: Guard, host: Host, name: str, devices: Sequence[str]) -> ReleaseReport:

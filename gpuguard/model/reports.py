@@ -7,10 +7,16 @@ from typing import Optional
 
 from gpuguard.model.state import State
 
+# Nothing is left to do for a container in one of these.
+WELL = frozenset({State.PROTECTED, State.UNRESTRICTED})
+
 
 @dataclass(frozen=True)
 class Repair:
-    """One container: its state before and after, what was done (or would be), and what went wrong."""
+    """One container: its state before and after, what was done, and what is not well in the end, and why.
+
+    In a dry run `after` is the state that the deeds would lead to.
+    """
 
     scope: str
     id: str
@@ -22,7 +28,7 @@ class Repair:
     @property
     def settled(self) -> bool:
         """Whether nothing is left to do for it."""
-        return self.error is None and self.after in {State.PROTECTED, State.UNRESTRICTED}
+        return self.error is None and self.after in WELL
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any, Optional, TextIO
 
 import structlog
+from structlog.typing import FilteringBoundLogger
 
 from gpuguard.report.journal import Journal
 from gpuguard.report.render import ConsoleLine, journal_entry, json_line
@@ -37,6 +38,14 @@ def configure(output: str, level: str, stream: Optional[TextIO] = None, journal:
         # A cached logger would keep the level it began with.
         cache_logger_on_first_use=False,
     )
+
+
+def silent() -> FilteringBoundLogger:
+    """Return a logger that tells nobody: no kind of event is critical."""
+    log: FilteringBoundLogger = structlog.wrap_logger(
+        structlog.PrintLogger(), processors=[], wrapper_class=structlog.make_filtering_bound_logger(_LEVELS["critical"])
+    )
+    return log
 
 
 def automatic(stream: TextIO) -> str:

@@ -27,12 +27,13 @@ def report(after: State, *deeds: str, error: Optional[str] = None, dry_run: bool
         (report(State.UNRESTRICTED), 0),
         (report(State.AT_RISK, "write c 195:0 rw", error="no spelling"), 1),
         (report(State.LOST, error="denied by /system.slice"), 1),
-        (report(State.LOST, "write c 195:0 rw", dry_run=True), 0),
+        (report(State.PROTECTED, "write c 195:0 rw", dry_run=True), 0),
+        (report(State.AT_RISK, "write c 195:0 rw", error="no spelling", dry_run=True), 1),
         (report(State.LOST, dry_run=True), 1),
     ],
 )
 def test_exit_code(told: RepairReport, code: int) -> None:
-    """0 means that nothing is left to do, or in a dry run that all of it can be done."""
+    """0 means that nothing is left to do, or in a dry run that nothing would be."""
     assert exit_code(told) == code
 
 
@@ -44,8 +45,10 @@ def test_the_text_tells_before_after_and_deeds() -> None:
 
 
 def test_a_dry_run_is_told_as_one() -> None:
-    """Nobody takes a plan for a deed."""
-    assert "WOULD BE DONE" in people(report(State.LOST, "write c 195:0 rw", dry_run=True))
+    """Nobody takes a plan for a deed: the row says what is now, and what would become of it."""
+    header, row = people(report(State.PROTECTED, "write c 195:0 rw", dry_run=True)).splitlines()
+    assert header.split() == ["ID", "NOW", "WOULD", "BECOME", "WOULD", "BE", "DONE"]
+    assert row.split(maxsplit=3) == [ID[:12], "lost", "protected", "write c 195:0 rw"]
 
 
 def test_nothing_to_repair_is_told() -> None:

@@ -125,7 +125,26 @@ class TestRepair:
         (repair,) = report.repairs
         assert report.dry_run
         assert repair.deeds == ((f"write {GPU0}", f"declare {ENTRY}") if with_ledger else (f"declare {ENTRY}",))
+        assert (repair.before, repair.after) == (State.LOST if with_ledger else State.AT_RISK, State.PROTECTED)
+        assert repair.settled
         assert (account.written(), account.declared()) == ([], [])
+
+    async def test_dry_run_tells_what_would_be_left(self, sim: SimNode, station: Station) -> None:
+        """What has no spelling would be given back and stay at risk; a healthy container needs nothing."""
+        scope, safe = sim.scope(hook_rules=["c *:7 rw"]), sim.scope(device_allow=[*BASICS, ENTRY])
+        post = await station(sim)
+        await post.becomes(scope, State.AT_RISK)
+        await post.becomes(safe, State.PROTECTED)
+        await post.stop()
+        sim.daemon_reload()
+        repairs = (await once.repair(settings(sim), [], dry_run=True)).repairs
+        found = {repair.scope: repair for repair in repairs}
+        planned = found[scope.name]
+        assert (planned.before, planned.after, planned.deeds) == (State.LOST, State.AT_RISK, ("write c *:7 rw",))
+        assert not planned.settled
+        healthy = found[safe.name]
+        assert (healthy.before, healthy.after, healthy.deeds) == (State.PROTECTED, State.PROTECTED, ())
+        assert healthy.settled
 
     async def test_by_the_daemon(self, sim: SimNode, daemon: Post) -> None:
         """A running daemon does it itself: nobody else writes."""

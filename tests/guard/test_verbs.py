@@ -81,11 +81,27 @@ class TestRepair:
         assert isinstance(report, RepairReport)
         found = {repair.scope: repair for repair in report.repairs}
         assert set(found) == {scope.name, other.name}
-        assert (found[scope.name].before, found[scope.name].after) == (State.AT_RISK, State.PROTECTED)
+        # The guard itself has not looked since: what it knew was at-risk.
+        assert (found[scope.name].before, found[scope.name].after) == (State.LOST, State.PROTECTED)
         assert found[scope.name].deeds == (f"write {GPU0}", "declare /dev/char/195:0 rw")
         assert (found[other.name].before, found[other.name].deeds) == (State.PROTECTED, ())
         assert all(repair.settled for repair in report.repairs)
         assert GPU0 in scope.rules().text()
+
+    async def test_its_first_look_leaves_no_trace(self, sim: SimNode, station: Station) -> None:
+        """Looking before acting is no event, no deed and no figure of its own: the loss is told and mended once."""
+        scope = sim.scope(hook_rules=[GPU0])
+        post = await station(sim, SLOW)
+        await post.becomes(scope, State.AT_RISK)
+        await post.quiet()
+        post.log.clear()
+        account = Account(sim, scope)
+        scope.write_rules([GPU0], verb="deny")
+        await ask(post, verb="repair", names=[scope.name])
+        assert post.kinds() == ["lost", "repaired", "declared"]
+        assert account.written() == [f"deny {GPU0}", f"allow {GPU0}"]
+        assert post.value("gpuguard_repairs_total") == 2
+        assert post.value("gpuguard_drift_total", kind="lost") == 1
 
     async def test_of_one_leaves_the_others(self, sim: SimNode, station: Station) -> None:
         """Only the named container is looked at."""
