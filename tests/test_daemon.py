@@ -175,13 +175,13 @@ class TestConfiguration:
         assert daemon.wait(PATIENCE) == 78
         assert complaint in daemon.output()
 
-    def test_of_a_node_on_cgroup_v2_ends_with_78(self, gpuguard: Gpuguard, tmp_path: Path) -> None:
-        """A node that this version does not guard is no reason to restart again and again."""
+    def test_of_a_node_whose_programs_cannot_be_read_ends_with_77(self, gpuguard: Gpuguard, tmp_path: Path) -> None:
+        """A node on cgroup v2 that bpf(2) tells nothing about is no reason to restart again and again."""
         (tmp_path / "cgroup.controllers").touch()
         gpuguard.write(paths={**gpuguard.node.config_paths(), "cgroup": str(tmp_path)})
         daemon = gpuguard.spawn()
-        assert daemon.wait(PATIENCE) == 78
-        assert "cgroup v2" in daemon.output()
+        assert daemon.wait(PATIENCE) == 77
+        assert "cannot read its device programs" in daemon.output()
 
     def test_without_privileges_ends_with_77(self, gpuguard: Gpuguard, tmp_path: Path) -> None:
         """Without the right to write to its run directory it says so and ends with 77."""

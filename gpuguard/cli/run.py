@@ -10,6 +10,9 @@ from pathlib import Path
 
 from gpuguard.cli import codes
 from gpuguard.config import Settings, load
+from gpuguard.errors import CgroupUnreadableError, ProgramGoneError
+from gpuguard.kernel import bpf
+from gpuguard.kernel.mode import CgroupMode, detect
 
 
 def run(args: argparse.Namespace) -> int:
@@ -31,10 +34,31 @@ def lacking_privileges(settings: Settings, *, observe_only: bool) -> Iterator[st
     existing = next(path for path in (run_dir, *run_dir.parents) if path.exists())
     if not os.access(existing, os.W_OK):
         yield f"may not write to {run_dir}, where it remembers what containers were given"
+    cgroup = Path(settings.paths.cgroup)
+    try:
+        mode = detect(cgroup)
+    except CgroupUnreadableError:
+        return  # that is told when the guard is put together
+    if mode is CgroupMode.V2:
+        yield from _unreadable(cgroup)
+        return
     if observe_only or settings.guard.mode == "observe":
         return
     # On cgroup v1 the root of the hierarchies is a tmpfs that systemd makes read-only.
-    cgroup = Path(settings.paths.cgroup)
-    devices = cgroup / "devices" if (cgroup / "devices").is_dir() else cgroup
-    if devices.exists() and not os.access(devices, os.W_OK):
+    devices = cgroup / "devices"
+    if not os.access(devices, os.W_OK):
         yield f"may not write to {devices}, where device rules are given back"
+
+
+def _unreadable(cgroup: Path) -> Iterator[str]:
+    """Say why the device programs of cgroup v2 cannot be read."""
+    directory = os.open(cgroup, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        for program in bpf.query(directory, effective=True):
+            bpf.program(program)
+    except ProgramGoneError:
+        pass
+    except CgroupUnreadableError as error:
+        yield str(error)
+    finally:
+        os.close(directory)

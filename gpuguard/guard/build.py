@@ -8,7 +8,6 @@ from pathlib import Path
 from structlog.typing import FilteringBoundLogger
 
 from gpuguard.config import Settings
-from gpuguard.errors import ConfigError
 from gpuguard.guard.cause import Causes
 from gpuguard.guard.devices import GuardedDevices
 from gpuguard.guard.guard import Guard
@@ -19,7 +18,9 @@ from gpuguard.guard.parts import Parts, Policy
 from gpuguard.guard.record import Recorder
 from gpuguard.guard.units import Units
 from gpuguard.guard.watch import Watch
+from gpuguard.kernel.devices import DeviceControl
 from gpuguard.kernel.devices_v1 import DevicesV1
+from gpuguard.kernel.devices_v2 import DevicesV2
 from gpuguard.kernel.mode import CgroupMode, detect
 from gpuguard.kernel.procfs import Host
 from gpuguard.report.metrics import Metrics
@@ -30,15 +31,17 @@ from gpuguard.systemd.link import Link
 class Assembly:
     """A guard and what it stands on."""
 
+    mode: CgroupMode
     guard: Guard
     watch: Watch
     host: Host
     link: Link
 
     async def close(self) -> None:
-        """Stop the looks under way and close the connection."""
+        """Stop the looks under way, close the connection and what is kept open."""
         await self.watch.close()
         await self.link.close()
+        self.guard.parts.devices.close()
 
 
 def assemble(  # noqa: PLR0913 - each is a fact of its own
@@ -46,20 +49,15 @@ def assemble(  # noqa: PLR0913 - each is a fact of its own
 ) -> Assembly:
     """Build a guard that knows the ledger but has not looked at anything; call it inside the running loop.
 
-    `writable`: it may change the ledger. Raises ConfigError, CgroupUnreadableError, LedgerError.
+    `writable`: it may change the ledger. Raises CgroupUnreadableError, LedgerError.
     """
     paths = settings.paths
-    mode = detect(Path(paths.cgroup))
-    if mode is not CgroupMode.V1:
-        raise ConfigError(
-            f"{paths.cgroup}: this node gates devices on cgroup v2, which this version of gpuguard does not guard yet; "
-            "stop and disable gpuguard.service here"
-        )
     host = Host(Path(paths.proc), Path(paths.dev))
     guarded = GuardedDevices(settings.devices, host)
     guarded.refresh()
     link = Link(paths.bus)
-    devices = DevicesV1(Path(paths.cgroup) / "devices")
+    mode = detect(Path(paths.cgroup))
+    devices = _devices(mode, Path(paths.cgroup), guarded)
     ledger = Ledger(Path(paths.run), host.boot_id(), writable=writable)
     parts = Parts(
         devices=devices,
@@ -81,4 +79,10 @@ def assemble(  # noqa: PLR0913 - each is a fact of its own
     )
     guard = Guard(parts, policy)
     guard.remember()
-    return Assembly(guard, Watch(guard.look), host, link)
+    return Assembly(mode, guard, Watch(guard.look), host, link)
+
+
+def _devices(mode: CgroupMode, cgroup: Path, guarded: GuardedDevices) -> DeviceControl:
+    if mode is CgroupMode.V1:
+        return DevicesV1(cgroup / "devices")
+    return DevicesV2(cgroup, guarded.candidates)

@@ -59,7 +59,7 @@ class Clock:
         """Find the scopes that are there, and ask for a look at each that may have changed."""
         parts = self._guard.parts
         parts.observer.stamps.refresh()
-        present: set[str] = set()
+        present: dict[str, Optional[int]] = dict.fromkeys(self._guard.scopes)
         try:
             present.update(parts.devices.units(parts.units.wanted))
             parts.guarded.refresh()
@@ -68,8 +68,8 @@ class Clock:
             parts.recorder.metrics.source_up(CLOCK, up=False)
         else:
             parts.recorder.metrics.source_up(CLOCK, up=True)
-        for control_group in present | self._guard.scopes.keys():
-            if not self._guard.calm(control_group):
+        for control_group, inode in present.items():
+            if not self._guard.calm(control_group, inode):
                 self._watch.want(control_group, fresh=False)
 
     async def _rest(self) -> None:

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Optional
 
 from gpuguard.config import Devices
 from gpuguard.kernel.procfs import Host
 from gpuguard.model.device_classes import BUILT_IN, DeviceClass, Guarded
-from gpuguard.model.deviceallow import NodeFacts, merge
+from gpuguard.model.deviceallow import NodeFacts, merge, standard_rules
 from gpuguard.model.majors import DeviceNumber, Majors
 from gpuguard.model.observation import Declared
-from gpuguard.model.rule import Rule
-from gpuguard.model.unit import DeviceAllow
+from gpuguard.model.rule import Access, Rule
+from gpuguard.model.unit import DeviceAllow, DevicePolicy
+
+# The minors that a driver's devices have: NVIDIA's control node is 255.
+_MINORS = range(256)
 
 
 class GuardedDevices:
@@ -39,6 +42,12 @@ class GuardedDevices:
     def __call__(self, rule: Rule) -> bool:
         """Whether the rule lets anybody open a guarded device."""
         return self._guarded(rule)
+
+    def candidates(self) -> Iterator[Rule]:
+        """Yield one rule for each device worth asking about: the standard ones, and those of the guarded classes."""
+        yield from (rule for rule in standard_rules(DevicePolicy.CLOSED, ()) if rule.minor is not None)
+        yield from (Rule(*number, Access.RWM) for number in self._nodes.values())
+        yield from (Rule(kind, major, minor, Access.RWM) for kind, major in self._guarded.majors for minor in _MINORS)
 
     def node_of(self, rule: Rule) -> Optional[str]:
         """Return the host's node of an exact rule, such as /dev/nvidia0, or None."""

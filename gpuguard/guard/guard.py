@@ -69,23 +69,27 @@ class Guard:
         except Exception as error:  # noqa: BLE001 - a fault of ours with one scope must not end the guard of the others
             self.parts.recorder.fault(control_group, error)
 
-    def calm(self, control_group: str) -> bool:
-        """Whether a look would find nothing new: the clock's cheap question. One that is calm is whole."""
+    def calm(self, control_group: str, inode: Optional[int]) -> bool:
+        """Whether a look would find nothing new: the clock's cheap question. One that is calm is whole.
+
+        `inode` is that of the control group that has this name now, None when there is none or it cannot be told.
+        """
         scope = self.scopes.get(control_group)
-        if scope is None:
+        if scope is None or inode != scope.target.inode:
             return False
         try:
             seen = self.parts.devices.read(control_group)
         except GpuguardError:
             return False
         stamp, now = self.parts.observer.stamps.stamp(scope.target.unit), time.monotonic()
-        if seen.inode != scope.target.inode or not scope.calm(now, seen.rules, stamp):
+        if not scope.calm(now, seen, stamp):
             return False
         scope.whole_at = now
         return not self.parts.devices.shielded(control_group)
 
     def gone(self, control_group: str) -> None:
         """Forget a scope whose control group is not there any more."""
+        self.parts.devices.forget(control_group)
         scope = self.scopes.pop(control_group, None)
         if scope is not None:
             if scope.entitled is not None:
@@ -115,7 +119,7 @@ class Guard:
                     break
                 # Once is enough: an answer comes after the next reload of several in a row, which takes it all again.
                 ask, second_look = not asked, False
-            elif ask or scope.plan.write:
+            elif ask or scope.plan.write or (scope.plan.declare and not asked):
                 await self._ask_systemd(scope)
                 ask, asked, same_run = False, True, True
             elif scope.plan.look_again:
@@ -173,31 +177,32 @@ class Guard:
         if not self.parts.devices.as_made(scope.target.control_group, rules):
             return False
         await self._ask_systemd(scope)
-        scope.effective = None  # of what is not known the next round looks at once more
+        scope.seen = None  # of what is not known the next round looks at once more
         return not (scope.view and scope.view.invocation)
 
     def _observe(self, scope: Scope) -> Observation:
         target, view = scope.target, scope.view or SystemdView()
-        effective, trouble = None, view.trouble
+        seen, trouble = None, view.trouble
         try:
-            seen = self.parts.devices.read(target.control_group)
+            seen = self.parts.devices.read(target.control_group, scope.entitled.rules if scope.entitled else ())
             if seen.inode != target.inode:
                 raise CgroupGoneError(f"{target.control_group}: another control group has taken this name")
-            effective = seen.rules
         except CgroupUnreadableError as error:
             trouble = str(error)
-        scope.effective = effective
+        scope.seen = seen
         return Observation(
             unit=target.unit,
             control_group=target.control_group,
             inode=target.inode,
             at=time.monotonic(),
-            effective=effective,
+            effective=scope.effective,
             declared=view.declared,
             invocation=view.invocation,
             started=view.started,
             refusal=view.refusal,
             trouble=trouble,
+            writable=self.parts.devices.writable,
+            filters=seen.filters if seen is not None else (),
         )
 
     def _learn(self, scope: Scope, look: Observation) -> Optional[Entitlement]:
@@ -245,11 +250,11 @@ class Guard:
             futile=scope.futile,
             second_look=second_look,
         )
-        if not verdict.at_risk:
+        if not (verdict.at_risk or verdict.lost):
             scope.futile = None
         if look.effective is not None and not verdict.lost:
             self._whole(scope, look.at)
-        elif scope.plan.write and scope.outage is None:
+        elif scope.plan.lost and scope.outage is None:
             self._struck(scope, entitled, verdict.lost, look.at)
 
     def _whole(self, scope: Scope, now: float) -> None:
@@ -288,7 +293,8 @@ class Guard:
         if not scope.deeds:  # what follows a write is a part of the same repair
             scope.backoff.repaired(time.monotonic())
         scope.deeds += [f"declare {entry}" for entry in scope.plan.declare]
-        deed = await self.parts.mender.declare(scope.target, scope.plan.declare)
+        lost = scope.verdict.lost - scope.verdict.blocked if scope.verdict is not None else ()
+        deed = await self.parts.mender.declare(scope.target, scope.plan.declare, lost)
         self._done(scope, deed)
         await self._ask_systemd(scope)
         scope.futile = scope.view.declared if deed.answered and scope.view is not None else None

@@ -16,7 +16,7 @@ from gpuguard.errors import (
     CgroupUnreadableError,
     GpuguardError,
 )
-from gpuguard.kernel.devices_v1 import DevicesV1
+from gpuguard.kernel.devices import DeviceControl
 from gpuguard.model.rule import Rule
 from gpuguard.model.unit import DeviceAllow
 from gpuguard.report.metrics import Method, Result
@@ -58,7 +58,7 @@ class Deed:
 class Mender:
     """Writes rules back and declares them to systemd. One deed at a time per scope: the caller sees to it."""
 
-    def __init__(self, devices: DevicesV1, link: Link) -> None:
+    def __init__(self, devices: DeviceControl, link: Link) -> None:
         self._devices = devices
         self._link = link
 
@@ -73,9 +73,10 @@ class Mender:
         why = "; ".join(refusals) or f"{target.control_group}: written, but not in force: {_text(missing)}"
         return Deed("write", time.monotonic() - begin, why)
 
-    async def declare(self, target: Target, entries: tuple[DeviceAllow, ...]) -> Deed:
+    async def declare(self, target: Target, entries: tuple[DeviceAllow, ...], lost: Iterable[Rule] = ()) -> Deed:
         """Make systemd remember entries, under the shield: its rewrite of the list then takes nothing.
 
+        What was in force before must be so afterwards, and what was `lost` as well.
         The shield goes only after the answer and the read-back. While an answer is outstanding (no
         bus, no answer in time, cancelled) it stays; remove_left_shield() takes it away some time.
         Raises CgroupGoneError.
@@ -92,7 +93,7 @@ class Mender:
             return Deed("declare", time.monotonic() - begin, why, answered=False)
         except BusError as refusal:
             error = f"{target.unit}: systemd refuses: {refusal}"
-        missing = await self._missing(target, before.rules)
+        missing = await self._missing(target, before.rules.rules.union(lost))
         try:
             self._devices.unshield(target.control_group, target.inode)
         except CgroupUnreadableError as left:  # somebody has put something in it

@@ -11,7 +11,7 @@ from gpuguard.guard.mend import Mender
 from gpuguard.guard.observe import SystemdObserver
 from gpuguard.guard.record import Recorder
 from gpuguard.guard.units import Units
-from gpuguard.kernel.devices_v1 import DevicesV1
+from gpuguard.kernel.devices import DeviceControl
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class Policy:
 class Parts:
     """What the guard works with."""
 
-    devices: DevicesV1
+    devices: DeviceControl
     units: Units
     observer: SystemdObserver
     mender: Mender

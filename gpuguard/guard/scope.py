@@ -10,6 +10,7 @@ from gpuguard.guard.backoff import Backoff
 from gpuguard.guard.cause import Cause
 from gpuguard.guard.mend import Target
 from gpuguard.guard.observe import SystemdView
+from gpuguard.model.device_list import DeviceList
 from gpuguard.model.entitlement import Entitlement
 from gpuguard.model.observation import Declared
 from gpuguard.model.plan import Plan
@@ -49,7 +50,7 @@ class Scope:
     container: ContainerScope
     backoff: Backoff
     entitled: Optional[Entitlement] = None
-    effective: Optional[RuleSet] = None
+    seen: Optional[DeviceList] = None
     view: Optional[SystemdView] = None
     viewed_at: float = 0.0
     verdict: Optional[Verdict] = None
@@ -62,6 +63,11 @@ class Scope:
     whole_at: Optional[float] = None
 
     @property
+    def effective(self) -> Optional[RuleSet]:
+        """What the kernel allowed at the last look, None when that could not be told."""
+        return self.seen.rules if self.seen is not None else None
+
+    @property
     def state(self) -> Optional[State]:
         """The state at the last look, None for a scope without guarded devices."""
         return self.verdict.state if self.verdict is not None else None
@@ -69,9 +75,11 @@ class Scope:
     @property
     def reason(self) -> Optional[str]:
         """Why the state is not better, where that is known."""
-        if self.state is State.AT_RISK and self.plan.undeclarable:
-            return "undeclarable: systemd has no spelling for " + ", ".join(map(str, self.plan.undeclarable))
-        return self.verdict.reason if self.verdict is not None else None
+        if self.verdict is None:
+            return None
+        # On cgroup v2 what keeps systemd from being told keeps the loss from being mended, too.
+        hindered = self.verdict.at_risk and not self.verdict.blocked
+        return (self.plan.hindrance if hindered else None) or self.verdict.reason
 
     @property
     def restarts(self) -> bool:
@@ -87,9 +95,9 @@ class Scope:
         """Return the seconds since a settling scope's rules last changed, infinity for any other."""
         return now - self.entitled.quiet_since if self.entitled is not None and self.settling else math.inf
 
-    def calm(self, now: float, effective: RuleSet, stamp: Stamp) -> bool:
+    def calm(self, now: float, seen: DeviceList, stamp: Stamp) -> bool:
         """Whether a list and a stamp of the unit's files that did not change need no closer look."""
-        if effective is not self.effective:
+        if self.seen is None or seen.rules is not self.seen.rules or seen.filters is not self.seen.filters:
             return False
         if self.entitled is None:
             return True

@@ -11,19 +11,16 @@ import contextlib
 import errno
 import functools
 import os
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
+from collections.abc import Iterable
+from pathlib import PurePosixPath
 
 from gpuguard.errors import CgroupGoneError, CgroupUnreadableError, DeniedError, RuleError
+from gpuguard.kernel.hierarchy import Hierarchy
+from gpuguard.model.device_list import DeviceList
 from gpuguard.model.rule import Rule
 from gpuguard.model.ruleset import RuleSet
 
 SHIELD = "gpuguard-shield"
-UNIT_SUFFIXES = (".scope", ".service")
-
-# What the kernel answers for a directory that rmdir(2) is taking away or has taken.
-_GONE = {errno.ENOENT, errno.ENODEV, errno.ENOTDIR}
 
 
 # Most containers of a node have one of a few lists, and most looks find the list of the look before.
@@ -32,52 +29,12 @@ def _parse(text: bytes) -> RuleSet:
     return RuleSet.parse(text.decode("ascii"))
 
 
-@dataclass(frozen=True)
-class DeviceList:
-    """One reading of a devices.list, and the cgroup (by inode) that it belongs to."""
+class DevicesV1(Hierarchy):
+    """The v1 devices hierarchy, mounted at `root`."""
 
-    inode: int
-    rules: RuleSet
+    writable = True
 
-
-class DevicesV1:
-    """The v1 devices hierarchy, mounted at `root`. Control groups are named as systemd names them."""
-
-    def __init__(self, root: Path) -> None:
-        self.root = root
-
-    def units(self, wanted: Callable[[str], bool]) -> Iterator[str]:
-        """Yield the control groups of units whose name is `wanted`, below slices only.
-
-        What lies below a service or a scope (a user manager, a nested runtime) is somebody else's.
-        """
-        stack = [PurePosixPath("/")]
-        while stack:
-            group = stack.pop()
-            for name in self._children(group):
-                if name.endswith(".slice"):
-                    stack.append(group / name)
-                elif name.endswith(UNIT_SUFFIXES) and wanted(name):
-                    yield str(group / name)
-
-    def _children(self, group: PurePosixPath) -> list[str]:
-        try:
-            with os.scandir(self._path(str(group))) as entries:
-                return [entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]
-        except OSError as error:
-            if error.errno in _GONE:
-                return []
-            raise CgroupUnreadableError(f"{group}: cannot list its control groups: {error.strerror}") from error
-
-    def inode(self, control_group: str) -> int:
-        """Return the inode of a control group, which its list need not be readable for.
-
-        Raises CgroupGoneError, CgroupUnreadableError.
-        """
-        with self._open(control_group) as directory:
-            return os.fstat(directory).st_ino
-
-    def read(self, control_group: str) -> DeviceList:
+    def read(self, control_group: str, candidates: Iterable[Rule] = ()) -> DeviceList:  # noqa: ARG002 - v2 needs them
         """Read what the kernel allows now. Raises CgroupGoneError, CgroupUnreadableError."""
         with self._open(control_group) as directory:
             return DeviceList(os.fstat(directory).st_ino, self._read_list(directory, control_group))
@@ -141,29 +98,6 @@ class DevicesV1:
                     return str(parent)
         return ""
 
-    @contextlib.contextmanager
-    def _open(self, control_group: str, inode: int | None = None) -> Iterator[int]:
-        """Open the directory; with `inode`, for writing: refuse anything but that very unit."""
-        path = self._path(control_group)
-        if inode is not None and not control_group.endswith(UNIT_SUFFIXES):
-            raise CgroupUnreadableError(f"{control_group}: not a scope or a service, gpuguard does not write there")
-        try:
-            directory = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
-        except OSError as error:
-            raise self._error(error, control_group, "cannot open") from error
-        try:
-            if inode is not None and os.fstat(directory).st_ino != inode:
-                raise CgroupGoneError(f"{control_group}: another control group has taken this name")
-            yield directory
-        finally:
-            os.close(directory)
-
-    def _path(self, control_group: str) -> Path:
-        parts = PurePosixPath(control_group).parts
-        if parts[:1] != ("/",) or ".." in parts or "\0" in control_group:
-            raise CgroupUnreadableError(f"{control_group!r}: not a control group path")
-        return self.root.joinpath(*parts[1:])
-
     def _read_list(self, directory: int, control_group: str) -> RuleSet:
         try:
             listing = os.open("devices.list", os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW, dir_fd=directory)
@@ -187,8 +121,3 @@ class DevicesV1:
         hidden = "an ancestor denies it without showing it, or CAP_SYS_ADMIN is missing"
         why = f"its ancestor {ancestor} denies it" if ancestor else hidden
         return DeniedError(f"{control_group}: cannot allow '{rule}': {why}")
-
-    def _error(self, error: OSError, control_group: str, what: str) -> Exception:
-        if error.errno in _GONE:
-            return CgroupGoneError(f"{control_group}: {what}: the control group is gone")
-        return CgroupUnreadableError(f"{control_group}: {what}: {error.strerror}")

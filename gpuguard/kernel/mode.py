@@ -21,13 +21,15 @@ class CgroupMode(str, enum.Enum):
 def detect(cgroup: Path) -> CgroupMode:
     """Tell which hierarchy below `cgroup` (normally /sys/fs/cgroup) gates devices.
 
-    A hybrid host mounts both; there the v1 devices controller is the one that systemd and the
-    runtimes write (systemd.resource-control(5)). Raises CgroupUnreadableError when neither is there.
+    Where the unified hierarchy is mounted there itself, systemd and the runtimes attach programs to it, and a v1
+    devices hierarchy that somebody mounted beside it gates nothing of theirs. A hybrid host mounts both one level
+    lower: there they write the v1 lists (systemd, cg_all_unified(); runc, IsCgroup2UnifiedMode()).
+    Raises CgroupUnreadableError when neither is there.
     """
-    if (cgroup / "devices" / "devices.list").exists():
-        return CgroupMode.V1
     if (cgroup / "cgroup.controllers").exists():
         return CgroupMode.V2
+    if (cgroup / "devices" / "devices.list").exists():
+        return CgroupMode.V1
     raise CgroupUnreadableError(
         f"{cgroup}: neither a v1 devices hierarchy (devices/devices.list) nor cgroup v2 (cgroup.controllers) "
         "is mounted here; set [paths] cgroup to where this node's cgroups are visible"

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Optional
 
+from gpuguard.model.device_filter import Owner, denying, own
 from gpuguard.model.observation import Observation
 from gpuguard.model.rule import Rule
 from gpuguard.model.ruleset import RuleSet
@@ -50,42 +51,56 @@ def learn(  # noqa: PLR0913 - each is a fact of its own
 
     Nothing is learnt from what cannot be read or from a cgroup without a filter. Rules that are
     seen while unsettled are added; a settled entitlement does not grow. It settles when nobody but
-    systemd has written for `settle` seconds, outside a reload, with all its rules in force.
+    systemd has written for `settle` seconds, outside a reload, with all its rules in force. On cgroup
+    v2, where only a declaration gives back what is lost, it settles without; there the runtime's own
+    program tells until then what the runtime has given.
     """
     if known is not None and not known.belongs_to(look):
         known = None
-    if look.effective is None or look.effective.unrestricted or (known is not None and known.settled):
+    if look.effective is None or look.unrestricted or (known is not None and known.settled):
         return known
     seen = frozenset(rule for rule in look.effective if guarded(rule))
     if known is None:
-        if not seen:
-            return None
-        return Entitlement(
-            unit=look.unit,
-            control_group=look.control_group,
-            inode=look.inode,
-            invocation=look.invocation,
-            rules=seen,
-            released=frozenset(),
-            settled=False,
-            struck=False,
-            quiet_since=look.at,
-            first_seen=wall_clock,
-        )
+        return _first(look, seen, wall_clock) if seen else None
+    refused = _refused(known.rules, look)
+    if refused:
+        rules = known.rules - refused
+        return replace(known, rules=rules, quiet_since=look.at) if rules else None
     new = frozenset(rule for rule in RuleSet(known.rules).missing(seen) if rule.device not in known.released)
     if new:
         return replace(known, rules=_widest(known.rules | new), quiet_since=look.at)
     quiet_since = max(known.quiet_since, look.started or 0.0)
     whole = not look.effective.missing(known.rules)
-    if whole and not reloading and look.at - quiet_since >= settle:
+    if (whole or not look.writable) and not reloading and look.at - quiet_since >= settle:
         return replace(known, settled=True, invocation=known.invocation or look.invocation)
     return known
+
+
+def _first(look: Observation, rules: frozenset[Rule], wall_clock: float) -> Entitlement:
+    return Entitlement(
+        unit=look.unit,
+        control_group=look.control_group,
+        inode=look.inode,
+        invocation=look.invocation,
+        rules=rules,
+        released=frozenset(),
+        settled=False,
+        struck=False,
+        quiet_since=look.at,
+        first_seen=wall_clock,
+    )
 
 
 def release(known: Entitlement, devices: frozenset[str]) -> Entitlement:
     """Forget the rules of `devices` ("c 195:0"), on purpose and for good."""
     rules = frozenset(rule for rule in known.rules if rule.device not in devices)
     return replace(known, rules=rules, released=known.released | devices)
+
+
+def _refused(rules: frozenset[Rule], look: Observation) -> frozenset[Rule]:
+    """Return the rules that the runtime's own program does not accept."""
+    programs = [entry for entry in own(look.filters, look.control_group) if entry.owner is Owner.RUNTIME]
+    return frozenset(rule for rule in rules if denying(programs, rule))
 
 
 def _widest(rules: frozenset[Rule]) -> frozenset[Rule]:

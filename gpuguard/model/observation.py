@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Optional
 
+from gpuguard.model.device_filter import DeviceFilter, own
 from gpuguard.model.rule import Rule
 from gpuguard.model.ruleset import RuleSet
 from gpuguard.model.unit import DeviceAllow, DevicePolicy
@@ -34,7 +35,8 @@ class Observation:
 
     `effective` and `declared` are None when they cannot be told; `trouble` says why.
     `refusal` says why systemd must not be told anything about this unit, None when it may be.
-    `at` and `started` are seconds of CLOCK_MONOTONIC.
+    `at` and `started` are seconds of CLOCK_MONOTONIC. `writable` is whether the kernel has a list that can be written
+    (cgroup v1); else `filters` are the programs that make up `effective`.
     """
 
     unit: str
@@ -47,3 +49,12 @@ class Observation:
     started: Optional[float] = None
     refusal: Optional[str] = None
     trouble: Optional[str] = None
+    writable: bool = True
+    filters: tuple[DeviceFilter, ...] = ()
+
+    @property
+    def unrestricted(self) -> bool:
+        """Whether the scope has no device filter of its own, whatever its slices have."""
+        if self.effective is None:
+            return False
+        return self.effective.unrestricted or not (self.writable or own(self.filters, self.control_group))

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Optional
 
+from gpuguard.model.device_filter import Owner, given
 from gpuguard.model.entitlement import Entitlement
 from gpuguard.model.observation import Declared, Observation
 from gpuguard.model.rule import Rule
@@ -21,21 +22,37 @@ Merge = Callable[[Declared, Iterable[Rule]], tuple[tuple[DeviceAllow, ...], tupl
 class Plan:
     """Rules to write back at once, entries to declare to systemd, and whether to look again first.
 
-    `undeclarable` are entitled rules that systemd has no spelling for.
+    `lost` are the rules that are lost for certain, whether they can be written back or not.
+    `undeclarable` are entitled rules that systemd has no spelling for. On cgroup v2 nothing is declared
+    when that would take away what is in force, the rules `narrowed`, or when it is `unclear` what it takes.
     """
 
+    lost: tuple[Rule, ...] = ()
     write: tuple[Rule, ...] = ()
     declare: tuple[DeviceAllow, ...] = ()
     look_again: bool = False
     undeclarable: tuple[Rule, ...] = ()
+    narrowed: tuple[Rule, ...] = ()
+    unclear: bool = False
 
     def __bool__(self) -> bool:
         """Whether there is anything to do."""
         return bool(self.write or self.declare or self.look_again)
 
+    @property
+    def hindrance(self) -> Optional[str]:
+        """Why systemd cannot be told all that it should know, None when nothing hinders."""
+        if self.unclear:
+            return "undeclarable: what a declaration would take away cannot be told, for a program cannot be followed"
+        if self.narrowed:
+            return "undeclarable: a declaration would take away " + ", ".join(map(str, self.narrowed))
+        if self.undeclarable:
+            return "undeclarable: systemd has no spelling for " + ", ".join(map(str, self.undeclarable))
+        return None
+
 
 def plan_writes(verdict: Verdict, declared: Optional[Declared], *, second_look: bool) -> tuple[tuple[Rule, ...], bool]:
-    """Return the rules to write back now, and whether a second look is wanted before the others.
+    """Return the rules that are lost for certain, and whether a second look is wanted before the others.
 
     systemd is caught between its deny-all and its allows in half of all reloads: what it is known
     to declare, or may declare for all that is known, it is about to write itself.
@@ -62,31 +79,44 @@ def plan(  # noqa: PLR0913 - each is a fact of its own
     `protect`: declare before the first loss, too. `futile`: what systemd declared when the same
     declaration was last tried in vain: it is not tried again while nothing has changed.
     """
-    if look.effective is None or look.effective.unrestricted:
+    if look.effective is None or look.unrestricted:
         return Plan()
-    write, look_again = plan_writes(verdict, look.declared, second_look=second_look)
+    lost, look_again = plan_writes(verdict, look.declared, second_look=second_look)
+    found = Plan(lost, lost if look.writable else (), look_again=look_again)
     declared = look.declared
-    if declared is None or look.refusal is not None or not verdict.at_risk:
-        return Plan(write, look_again=look_again)
-    entries, undeclarable = merge(declared, _wanted(look.effective, declared, verdict, guarded))
+    # On cgroup v2 what is lost comes back by a declaration alone.
+    curable = frozenset() if look.writable else frozenset(lost) - verdict.blocked
+    if declared is None or look.refusal is not None or not (curable or verdict.at_risk):
+        return found
+    wanted = curable | verdict.at_risk | _along(look, look.effective, declared, guarded)
+    entries, unspelt = merge(declared, _sorted(wanted))
+    found = replace(found, undeclarable=tuple(rule for rule in unspelt if rule in verdict.at_risk))
+    if not look.writable:
+        after = RuleSet(declared.memory.rules | wanted - frozenset(unspelt))
+        narrowed = _sorted(after.missing(look.effective))
+        unclear = not (_filters_already(look) or all(entry.exact for entry in look.filters))
+        if narrowed or unclear:
+            return replace(found, narrowed=narrowed, unclear=unclear)
+    if curable and not entries:  # systemd knows them: any entry of its own makes it write its program anew
+        entries = declared.entries[:1]
     due = entitled.settled and (protect or entitled.struck or bool(verdict.lost)) and declared != futile
-    return Plan(
-        write,
-        declare=entries if due else (),
-        look_again=look_again,
-        undeclarable=tuple(rule for rule in undeclarable if rule in verdict.at_risk),
-    )
+    return replace(found, declare=entries if due else ())
 
 
-def _wanted(
-    effective: RuleSet, declared: Declared, verdict: Verdict, guarded: Callable[[Rule], bool]
-) -> tuple[Rule, ...]:
-    """Return what is at risk, and along with it what else is in force that systemd does not know.
+def _along(
+    look: Observation, effective: RuleSet, declared: Declared, guarded: Callable[[Rule], bool]
+) -> frozenset[Rule]:
+    """Return what else systemd does not know: what is in force, or on cgroup v2 what the runtime's program accepts.
 
     Rules of the guarded classes that nobody is entitled to stay as they are.
     """
-    along = frozenset(rule for rule in effective if not guarded(rule) and not declared.covers(rule))
-    return _sorted(verdict.at_risk | along)
+    there = given(look.filters, look.control_group) or effective
+    return frozenset(rule for rule in there if not guarded(rule) and not declared.covers(rule))
+
+
+def _filters_already(look: Observation) -> bool:
+    """Whether systemd has a program there: one with more entries lets through what this one does, and more."""
+    return any(entry.owner is Owner.SYSTEMD and entry.control_group == look.control_group for entry in look.filters)
 
 
 def _sorted(rules: Iterable[Rule]) -> tuple[Rule, ...]:

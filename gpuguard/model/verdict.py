@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Optional
 
+from gpuguard.model.device_filter import DeviceFilter, denying, of_systemd
 from gpuguard.model.entitlement import Entitlement
 from gpuguard.model.observation import Observation
 from gpuguard.model.rule import Rule
@@ -21,7 +22,8 @@ class Verdict:
     """How it stands with one scope: the state, why, and the differences of the three lists.
 
     `lost` is entitled but not effective, `at_risk` is entitled but not declared (empty when that
-    cannot be told), `excess` is effective and guarded but neither entitled nor released.
+    cannot be told), `excess` is effective and guarded but neither entitled nor released. `blocked` is
+    the part of `lost` that no declaration brings back: a program that is not systemd's denies it.
     """
 
     state: State
@@ -29,6 +31,7 @@ class Verdict:
     lost: Rules = _NONE
     at_risk: Rules = _NONE
     excess: Rules = _NONE
+    blocked: Rules = _NONE
 
 
 _UNRESTRICTED = Verdict(State.UNRESTRICTED, "no device filter")
@@ -38,16 +41,17 @@ def judge_unknown(look: Observation) -> Optional[Verdict]:
     """Judge a scope of which no entitlement is known; None when its list shows nothing to guard."""
     if look.effective is None:
         return _opaque(look)
-    return _UNRESTRICTED if look.effective.unrestricted else None
+    return _UNRESTRICTED if look.unrestricted else None
 
 
 def judge(look: Observation, entitled: Entitlement, guarded: Callable[[Rule], bool]) -> Verdict:
     """Compare the three lists. Where several states hold, State's order decides."""
     if look.effective is None:
         return _opaque(look)
-    if look.effective.unrestricted:
+    if look.unrestricted:
         return _UNRESTRICTED
     lost = look.effective.missing(entitled.rules)
+    blocked = frozenset(rule for rule in lost if _blocking(look, rule))
     at_risk = _undeclared(look, entitled)
     allowed = RuleSet(entitled.rules)
     excess = frozenset(
@@ -55,7 +59,8 @@ def judge(look: Observation, entitled: Entitlement, guarded: Callable[[Rule], bo
         for rule in look.effective
         if guarded(rule) and not allowed.covers(rule) and rule.device not in entitled.released
     )
-    return Verdict(*_state(look, entitled, lost, at_risk), lost=lost, at_risk=at_risk, excess=excess)
+    state, reason = _state(look, entitled, lost, at_risk)
+    return Verdict(state, reason, lost=lost, at_risk=at_risk, excess=excess, blocked=blocked)
 
 
 def _opaque(look: Observation) -> Verdict:
@@ -73,12 +78,26 @@ def _state(look: Observation, entitled: Entitlement, lost: Rules, at_risk: Rules
     if not entitled.settled:
         return State.SETTLING, "too early to judge"
     if lost:
-        return (State.LOST if lost == entitled.rules else State.PARTIAL), None
+        return (State.LOST if lost == entitled.rules else State.PARTIAL), _why_blocked(look, lost)
     if look.declared is None:
         return State.AT_RISK, look.trouble or "systemd cannot be asked"
     if at_risk:
         return State.AT_RISK, look.refusal or _why_undeclared(look, at_risk)
     return State.PROTECTED, None
+
+
+def _blocking(look: Observation, rule: Rule) -> list[DeviceFilter]:
+    """Return the programs that deny a rule and are not replaced when systemd writes the scope's program."""
+    return [entry for entry in denying(look.filters, rule) if not of_systemd(entry, look.control_group)]
+
+
+def _why_blocked(look: Observation, lost: Rules) -> Optional[str]:
+    denied = [
+        f"{entry} denies {rule}"
+        for rule in sorted(lost, key=lambda rule: rule.sort_key)
+        for entry in _blocking(look, rule)
+    ]
+    return "blocked: " + "; ".join(denied) if denied else None
 
 
 def _why_undeclared(look: Observation, at_risk: Rules) -> str:

@@ -18,9 +18,17 @@ def settings(root: Path, mode: str = "enforce") -> Settings:
     return Settings.from_mapping({"guard": {"mode": mode}, "paths": paths})
 
 
+def _hierarchy(root: Path) -> Path:
+    """Make a v1 devices hierarchy of plain files."""
+    devices = root / "cgroup" / "devices"
+    devices.mkdir(parents=True)
+    (devices / "devices.list").touch()
+    return devices
+
+
 def test_a_node_that_belongs_to_the_caller_lacks_nothing(tmp_path: Path) -> None:
     """A simulated node needs no root: the paths decide."""
-    (tmp_path / "cgroup" / "devices").mkdir(parents=True)
+    _hierarchy(tmp_path)
     assert not list(lacking_privileges(settings(tmp_path), observe_only=False))
 
 
@@ -28,9 +36,18 @@ def test_a_node_that_belongs_to_the_caller_lacks_nothing(tmp_path: Path) -> None
 @pytest.mark.parametrize(("mode", "observe_only"), [("enforce", True), ("observe", False)])
 def test_who_only_observes_need_not_write_rules(tmp_path: Path, mode: str, *, observe_only: bool) -> None:
     """A cgroup tree that cannot be written stops only a guard that would write to it."""
-    (tmp_path / "cgroup").mkdir(mode=0o500)
+    _hierarchy(tmp_path).chmod(0o500)
     assert not list(lacking_privileges(settings(tmp_path, mode), observe_only=observe_only))
     assert any("given back" in lack for lack in lacking_privileges(settings(tmp_path), observe_only=False))
+
+
+def test_on_cgroup_v2_it_must_be_able_to_read_programs(tmp_path: Path) -> None:
+    """What is no cgroup v2 to bpf(2) cannot be guarded, also by one who only observes."""
+    (tmp_path / "cgroup").mkdir()
+    (tmp_path / "cgroup" / "cgroup.controllers").touch()
+    for observe_only in (False, True):
+        [lack] = lacking_privileges(settings(tmp_path), observe_only=observe_only)
+        assert "cannot read its device programs" in lack
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")

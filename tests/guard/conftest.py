@@ -18,7 +18,8 @@ from tests.lab.sim.node import SimNode
 # Where gpuguard blocks the loop on purpose. A thread would cost more than these take, and leave gaps between them.
 BLOCKS_ON_PURPOSE = {
     # cgroupfs: the kernel answers from memory, in microseconds.
-    "gpuguard/kernel/devices_v1.py": {"_children", "_open", "_read_list", "allow", "shield", "unshield", "shielded"},
+    "gpuguard/kernel/hierarchy.py": {"_children", "_opened", "_open"},
+    "gpuguard/kernel/devices_v1.py": {"_read_list", "allow", "shield", "unshield", "shielded"},
     # procfs and the names of device nodes: the same.
     "gpuguard/kernel/procfs.py": {"_read", "number", "nodes"},
     # One small file on the tmpfs at /run, when a container comes, settles, loses devices for the first time, or ends.

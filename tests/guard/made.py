@@ -8,6 +8,7 @@ from gpuguard.guard.backoff import Backoff
 from gpuguard.guard.mend import Target
 from gpuguard.guard.observe import SystemdView
 from gpuguard.guard.scope import Scope
+from gpuguard.model.device_list import DeviceList
 from gpuguard.model.entitlement import Entitlement
 from gpuguard.model.observation import Declared
 from gpuguard.model.ruleset import RuleSet
@@ -41,7 +42,7 @@ def scope(
         ContainerScope("docker", ID),
         Backoff(5, 60.0, 30.0),
         entitled=known,
-        effective=effective,
+        seen=None if effective is None else DeviceList(7, effective),
         view=SystemdView(declared=declared),
         viewed_at=100.0,
         verdict=verdict or (None if state is None else Verdict(state)),

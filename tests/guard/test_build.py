@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from gpuguard.errors import CgroupUnreadableError, ConfigError, LedgerError
+from gpuguard.errors import CgroupUnreadableError, LedgerError
+from gpuguard.kernel.devices_v2 import DevicesV2
 from gpuguard.model.state import State
 from tests.guard.conftest import Station
 from tests.guard.post import Post
@@ -19,10 +20,13 @@ def broken(sim: SimNode, tmp_path: Path, **paths: str) -> Post:
 
 
 async def test_a_node_on_cgroup_v2(sim: SimNode, tmp_path: Path) -> None:
-    """A node that gates devices on cgroup v2 is told that this version does not guard it."""
+    """A node that gates devices on cgroup v2 is read by its programs, and nothing of it is written."""
     (tmp_path / "cgroup.controllers").touch()
-    with pytest.raises(ConfigError, match="cgroup v2"):
-        broken(sim, tmp_path, cgroup=str(tmp_path)).build()
+    post = broken(sim, tmp_path, cgroup=str(tmp_path))
+    post.build()
+    assert isinstance(post.guard.parts.devices, DevicesV2)
+    assert not post.guard.parts.devices.writable
+    await post.stop()
 
 
 async def test_a_node_without_cgroups(sim: SimNode, tmp_path: Path) -> None:

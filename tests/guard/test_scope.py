@@ -7,6 +7,7 @@ from typing import Optional
 import pytest
 
 from gpuguard.guard.scope import Scope
+from gpuguard.model.device_list import DeviceList
 from gpuguard.model.plan import Plan
 from gpuguard.model.ruleset import RuleSet
 from gpuguard.model.state import State
@@ -15,6 +16,7 @@ from tests.guard.made import GPU0, GPU1, entitled, scope
 from tests.model.looks import declaration, rules
 
 LIST = RuleSet.of(GPU0)
+SEEN = DeviceList(7, LIST)
 ENTITLED = entitled(GPU0)
 DECLARED = declaration("/dev/char/195:0 rw")
 
@@ -26,41 +28,41 @@ class TestCalm:
     def test_with_the_same_list_and_nothing_to_do(self, state: State) -> None:
         """An unchanged list of a container for which nothing can be done is left alone, for five minutes."""
         it = scope(state, known=ENTITLED, effective=LIST, declared=DECLARED)
-        assert it.calm(399.9, LIST, ())
-        assert not it.calm(400.0, LIST, ())
+        assert it.calm(399.9, SEEN, ())
+        assert not it.calm(400.0, SEEN, ())
 
     def test_without_anything_to_guard(self) -> None:
         """A container without guarded devices is never looked at closer while its list stays the same."""
-        assert scope(None, effective=LIST).calm(1e9, LIST, ())
+        assert scope(None, effective=LIST).calm(1e9, SEEN, ())
 
     @pytest.mark.parametrize("state", [State.SETTLING, State.OPAQUE, State.LOST, State.PARTIAL, State.STALE, None])
     def test_not_in_any_other_state(self, state: Optional[State]) -> None:
         """What is settling, lost or cannot be read is looked at again each time."""
-        assert not scope(state, known=ENTITLED, effective=LIST, declared=DECLARED).calm(100.0, LIST, ())
+        assert not scope(state, known=ENTITLED, effective=LIST, declared=DECLARED).calm(100.0, SEEN, ())
 
     def test_not_with_another_list(self) -> None:
         """A list that has changed is looked at."""
         it = scope(known=ENTITLED, effective=LIST, declared=DECLARED)
-        assert not it.calm(100.0, RuleSet.of(GPU0, GPU1), ())
+        assert not it.calm(100.0, DeviceList(7, RuleSet.of(GPU0, GPU1)), ())
 
     def test_not_with_other_files(self) -> None:
         """A drop-in that came or went may change what the next reload writes."""
         it = scope(known=ENTITLED, effective=LIST, declared=DECLARED)
-        assert it.calm(100.0, LIST, ())
-        assert not it.calm(100.0, LIST, (1,))
+        assert it.calm(100.0, SEEN, ())
+        assert not it.calm(100.0, SEEN, (1,))
         assert it.outdated(100.0, (1,))
 
     def test_not_with_a_plan(self) -> None:
         """What could not be done yet is tried again."""
         it = scope(State.AT_RISK, known=ENTITLED, effective=LIST, declared=DECLARED)
         it.plan = Plan(declare=DECLARED.entries)
-        assert not it.calm(100.0, LIST, ())
+        assert not it.calm(100.0, SEEN, ())
 
     def test_not_before_systemd_was_asked(self) -> None:
         """Without any answer of systemd there is more to find out."""
         it = scope(State.AT_RISK, known=ENTITLED, effective=LIST)
         it.view = None
-        assert not it.calm(100.0, LIST, ())
+        assert not it.calm(100.0, SEEN, ())
 
 
 @pytest.mark.parametrize(

@@ -70,8 +70,10 @@ class TestRead:
         groups = [inner, kernel.scope, below, hidden, f"{hidden}/a.scope", f"{inner}/a.service", f"{inner}/b.scope"]
         for group in groups:
             kernel.path(group).mkdir()
-        found = kernel.devices.units(lambda name: name != "b.scope")
-        assert {group for group in found if group.startswith(kernel.slice)} == {kernel.scope, f"{inner}/a.service"}
+        found = dict(kernel.devices.units(lambda name: name != "b.scope"))
+        assert {group: found[group] for group in found if group.startswith(kernel.slice)} == {
+            group: kernel.inode(group) for group in (kernel.scope, f"{inner}/a.service")
+        }
 
 
 class TestAllow:

@@ -28,6 +28,11 @@ def test_v2_where_only_the_unified_hierarchy_is(tmp_path: Path) -> None:
     assert detect(make(tmp_path, "cgroup.controllers")) is CgroupMode.V2
 
 
+def test_v2_where_the_unified_hierarchy_is_at_the_top(tmp_path: Path) -> None:
+    """A v1 devices hierarchy that somebody mounts beside it gates nothing that systemd and the runtimes write."""
+    assert detect(make(tmp_path, "devices/devices.list", "cgroup.controllers")) is CgroupMode.V2
+
+
 @pytest.mark.parametrize("files", [(), ("devices/other",), ("unified/cgroup.controllers",)])
 def test_neither(tmp_path: Path, files: tuple[str, ...]) -> None:
     """Where neither is to be seen, the error names the place and what to set."""

@@ -1,0 +1,216 @@
+"""cgroup v2: what the BPF device programs of a control group and of all above it let through together.
+
+Nothing is ever attached, detached or replaced: that is systemd's and the runtime's business.
+"""
+
+from __future__ import annotations
+
+import errno
+import functools
+import os
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import NamedTuple, Optional
+
+from gpuguard.errors import CgroupGoneError, CgroupUnreadableError, ProgramError, ProgramGoneError
+from gpuguard.kernel import bpf
+from gpuguard.kernel.hierarchy import Hierarchy
+from gpuguard.model.accepted import accepted_code
+from gpuguard.model.asked import asked
+from gpuguard.model.device_filter import DeviceFilter, Owner, accepted_by_all
+from gpuguard.model.device_list import DeviceList
+from gpuguard.model.device_program import decode
+from gpuguard.model.rule import Rule
+from gpuguard.model.ruleset import RuleSet
+
+_TRIES = 8
+_MOST_CHILDREN = 16
+_MOST_PROGRAMS = 4096
+# What is above the root of a cgroup namespace is in force and has no name (cgroup_namespaces(7)).
+_ABOVE = "/.."
+
+
+@functools.lru_cache(maxsize=256)
+def _accepted(code: bytes) -> Optional[RuleSet]:
+    """Return what a program accepts, None when no list of rules says it."""
+    try:
+        return accepted_code(code)
+    except ProgramError:
+        return None
+
+
+class _Program(NamedTuple):
+    """A program that was read before. `code` is kept of those that no list of rules describes."""
+
+    owner: Owner
+    rules: Optional[RuleSet]
+    code: bytes
+
+
+class _Sign(NamedTuple):
+    """What tells cheaply whether anything changed: where the container is, and the programs in force there."""
+
+    group: str
+    programs: tuple[int, ...]
+
+
+@dataclass
+class _Kept:
+    """A control group that was read before: its open directory, and what was seen."""
+
+    directory: int
+    inode: int
+    sign: Optional[_Sign] = None
+    asked: frozenset[Rule] = frozenset()
+    seen: Optional[DeviceList] = None
+
+
+class DevicesV2(Hierarchy):
+    """The unified hierarchy, mounted at `root`. One descriptor is kept for each control group that was read.
+
+    `candidates` tells what to ask a program about that no list of rules describes, beside what the caller names.
+    """
+
+    writable = False
+
+    def __init__(self, root: Path, candidates: Callable[[], Iterable[Rule]]) -> None:
+        super().__init__(root)
+        self._candidates = candidates
+        self._kept: dict[str, _Kept] = {}
+        self._programs: dict[int, _Program] = {}
+
+    def read(self, control_group: str, candidates: Iterable[Rule] = ()) -> DeviceList:
+        """Read what the kernel allows now: the same object as before while no program has changed.
+
+        crun runs a container in a group below its scope: what is in force there is what counts.
+        Raises CgroupGoneError, CgroupUnreadableError.
+        """
+        kept = self._keep(control_group)
+        candidates = frozenset(candidates)
+        for _ in range(_TRIES):
+            try:
+                sign = self._sign(control_group, kept)
+                if kept.seen is not None and sign == kept.sign and candidates <= kept.asked:
+                    return kept.seen
+                seen = DeviceList(kept.inode, *self._filtered(sign, candidates))
+                unchanged = sign == self._sign(control_group, kept)
+            except CgroupGoneError:
+                self.forget(control_group)
+                raise
+            except ProgramGoneError:
+                continue
+            if unchanged:
+                kept.sign, kept.asked, kept.seen = sign, candidates, seen
+                return seen
+        raise CgroupUnreadableError(f"{control_group}: its device programs change faster than they can be read")
+
+    def as_made(self, control_group: str, rules: RuleSet) -> bool:  # noqa: ARG002 - of v1
+        """Whether `rules` may be a copy of those above: nothing is copied here."""
+        return False
+
+    def allow(self, control_group: str, inode: int, rule: Rule) -> None:  # noqa: ARG002 - of v1
+        """Refuse: a program is systemd's or the runtime's."""
+        raise CgroupUnreadableError(f"{control_group}: cannot allow '{rule}': there is no list to write on cgroup v2")
+
+    def shield(self, control_group: str, inode: int) -> None:
+        """Do nothing: systemd attaches a new program before it detaches the one before, and both must allow."""
+
+    def unshield(self, control_group: str, inode: int) -> bool:  # noqa: ARG002 - of v1
+        """Do nothing; return whether there was a shield."""
+        return False
+
+    def shielded(self, control_group: str) -> bool:  # noqa: ARG002 - of v1
+        """Whether a shield is there."""
+        return False
+
+    def forget(self, control_group: str) -> None:
+        """Close what was kept of a control group."""
+        kept = self._kept.pop(control_group, None)
+        if kept is not None:
+            os.close(kept.directory)
+
+    def close(self) -> None:
+        """Close all descriptors."""
+        for control_group in list(self._kept):
+            self.forget(control_group)
+
+    def _keep(self, control_group: str) -> _Kept:
+        kept = self._kept.get(control_group)
+        if kept is None:
+            try:
+                directory = self._opened(control_group)
+            except CgroupUnreadableError as error:
+                if getattr(error.__cause__, "errno", None) != errno.EMFILE:
+                    raise
+                self.close()
+                directory = self._opened(control_group)
+            kept = self._kept[control_group] = _Kept(directory, os.fstat(directory).st_ino)
+        return kept
+
+    def _sign(self, control_group: str, kept: _Kept) -> _Sign:
+        # kernfs counts two links and one for each control group below.
+        if os.fstat(kept.directory).st_nlink > 2:  # noqa: PLR2004
+            payload = self._payload(control_group)
+            if payload is not None:
+                with self._open(payload) as directory:
+                    return _Sign(payload, bpf.query(directory, effective=True))
+        return _Sign(control_group, bpf.query(kept.directory, effective=True))
+
+    def _payload(self, control_group: str) -> Optional[str]:
+        """Return the only control group below that has programs of its own, None when none or several have.
+
+        Those of a nested runtime lie deeper, below more than one (docker in docker: init and docker).
+        """
+        children = self._children(control_group)[:_MOST_CHILDREN]
+        filtered = [f"{control_group}/{name}" for name, _ in children if self._own(f"{control_group}/{name}")]
+        return filtered[0] if len(filtered) == 1 else None
+
+    def _own(self, control_group: str) -> tuple[int, ...]:
+        try:
+            with self._open(control_group) as directory:
+                return bpf.query(directory, effective=False)
+        except CgroupGoneError:
+            return ()
+
+    def _filtered(self, sign: _Sign, candidates: frozenset[Rule]) -> tuple[RuleSet, tuple[DeviceFilter, ...]]:
+        filters = tuple(self._filters(sign, candidates))
+        return accepted_by_all(filters), filters
+
+    def _filters(self, sign: _Sign, candidates: frozenset[Rule]) -> Iterator[DeviceFilter]:
+        """Yield the programs in force, those of the container first."""
+        left = list(sign.programs)
+        for group in (sign.group, *map(str, PurePosixPath(sign.group).parents)):
+            if not left:
+                return
+            own = self._own(group)
+            for program_id in own:
+                # A group that lets the ones below override it lists programs that are not in force here.
+                if program_id in left:
+                    yield self._filter(group, program_id, candidates)
+            left = [program_id for program_id in left if program_id not in own]
+        for program_id in left:
+            yield self._filter(_ABOVE, program_id, candidates)
+
+    def _filter(self, group: str, program_id: int, candidates: frozenset[Rule]) -> DeviceFilter:
+        program = self._program(program_id)
+        if program.rules is not None:
+            return DeviceFilter(group, program_id, program.owner, program.rules)
+        try:
+            rules = asked(decode(program.code), candidates.union(self._candidates()))
+        except ProgramError as error:
+            what = f"device program {program_id} on {group}"
+            raise CgroupUnreadableError(f"{what} cannot be followed: {error}") from error
+        return DeviceFilter(group, program_id, program.owner, rules, exact=False)
+
+    def _program(self, program_id: int) -> _Program:
+        """Return a program; the same id is the same program until the next boot."""
+        known = self._programs.get(program_id)
+        if known is None:
+            if len(self._programs) >= _MOST_PROGRAMS:
+                self._programs.clear()
+            read = bpf.program(program_id)
+            rules = _accepted(read.code)
+            owner = Owner.of(read.name, gpl_compatible=read.gpl_compatible)
+            known = self._programs[program_id] = _Program(owner, rules, b"" if rules is not None else read.code)
+        return known
