@@ -178,8 +178,6 @@ class _Walk:
         elif isinstance(step, Arithmetic):
             right = step.number if step.src is None else _number(registers[step.src])
             registers[step.dst] = self._operate(step.function, _number(registers[step.dst]), right)
-        else:
-            raise ProgramError("jumps into the middle of an instruction")
 
     def _exit(self, value: _Value, where: Where, lanes: int) -> None:
         number = _number(value)

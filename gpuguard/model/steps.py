@@ -73,11 +73,11 @@ class Exit(NamedTuple):
     """End with the answer in r0: 1 allows and 0 denies; the kernel's verifier lets nothing else through."""
 
 
-class Hole(NamedTuple):
-    """The second half of an instruction of two slots; nothing may jump there."""
+class Rest(NamedTuple):
+    """The second half of an instruction of two slots; does nothing, and nothing jumps there."""
 
 
-Step = Union[Load, Move, Arithmetic, Branch, Jump, Exit, Hole]
+Step = Union[Load, Move, Arithmetic, Branch, Jump, Exit, Rest]
 
 
 def verdict(number: int) -> bool:
@@ -99,7 +99,10 @@ def steps(program: Program) -> tuple[Step, ...]:
         if step is not None:
             found.append(step)
             if instruction.opcode == _LDDW:
-                found.append(Hole())
+                found.append(Rest())
+    for step in found:
+        if isinstance(step, (Branch, Jump)) and isinstance(found[step.target], Rest):
+            raise ProgramError(f"instruction {step.target}: something jumps into its second half")
     return tuple(found)
 
 

@@ -10,11 +10,12 @@ from hypothesis import strategies as st
 
 from gpuguard.errors import RuleError
 from gpuguard.model.rule import Access, Rule
-from gpuguard.model.ruleset import RuleSet, parse_rules
-from tests.model.strategies import CLOSE_RULES, RULES
+from gpuguard.model.ruleset import RuleSet, largest_rules, parse_rules
+from tests.model.strategies import ACCESSES, CLOSE_RULES, KINDS, RULES
 from tests.model.test_rule import kernel_match
 
 SETS = st.frozensets(CLOSE_RULES, max_size=5).map(RuleSet)
+ANY_SETS = SETS | st.just(RuleSet(unrestricted=True))
 
 # What runc and Docker give every container (systemd's and the OCI runtime specification's defaults).
 DEFAULTS = (
@@ -99,6 +100,54 @@ class TestCovers:
     def test_no_filter_covers_all(self) -> None:
         """A group without a filter permits everything."""
         assert RuleSet(unrestricted=True).covers(Rule.parse("c *:* rwm"))
+
+
+class TestIntersection:
+    """Several filters, all of which must permit."""
+
+    @given(ANY_SETS, ANY_SETS, st.tuples(KINDS, st.integers(0, 3), st.integers(0, 3), ACCESSES))
+    def test_permits_what_both_permit(self, one: RuleSet, other: RuleSet, asked: tuple[str, int, int, Access]) -> None:
+        """For each device and access, the intersection says yes when both do."""
+        request = Rule(*asked)
+        assert one.intersection(other).covers(request) == (one.covers(request) and other.covers(request))
+
+    @given(ANY_SETS, ANY_SETS, CLOSE_RULES)
+    def test_covers_what_both_cover(self, one: RuleSet, other: RuleSet, rule: Rule) -> None:
+        """The same for a rule with wildcards."""
+        assert one.intersection(other).covers(rule) == (one.covers(rule) and other.covers(rule))
+
+    @given(ANY_SETS, ANY_SETS, ANY_SETS)
+    def test_the_order_does_not_matter(self, one: RuleSet, other: RuleSet, third: RuleSet) -> None:
+        """Any order of filters comes to the same rules."""
+        both = one.intersection(other)
+        assert both == other.intersection(one)
+        assert both.intersection(third) == one.intersection(other.intersection(third))
+
+    @given(ANY_SETS, ANY_SETS)
+    def test_no_rule_is_covered_by_another(self, one: RuleSet, other: RuleSet) -> None:
+        """The result is as short as it can be."""
+        both = one.intersection(other)
+        assert not any(entry.covers(rule) for entry in both for rule in both if entry != rule)
+
+    @given(ANY_SETS)
+    def test_no_filter_changes_nothing(self, rules: RuleSet) -> None:
+        """A level without a filter leaves the other's rules, without those that others cover."""
+        shortest = rules.intersection(RuleSet(unrestricted=True))
+        assert shortest == RuleSet(unrestricted=True).intersection(rules) == rules.intersection(rules)
+        assert shortest == RuleSet(largest_rules(rules.rules), rules.unrestricted)
+
+    def test_runc_and_systemd(self) -> None:
+        """After a reload: the runtime's program has the GPU, systemd's has not."""
+        runtime = RuleSet.of("c *:* m", "c 1:3 rwm", "c 136:* rwm", "c 195:0 rw")
+        systemd = RuleSet.of("c *:* m", "c 1:3 rwm", "c 136:* rw")
+        assert runtime.intersection(systemd) == RuleSet.of("c *:* m", "c 1:3 rwm", "c 136:* rw")
+
+    @given(CLOSE_RULES, CLOSE_RULES)
+    def test_two_rules(self, one: Rule, other: Rule) -> None:
+        """One rule and another come to one rule, or to none."""
+        meet = one.meet(other)
+        both = RuleSet(frozenset([one])).intersection(RuleSet(frozenset([other])))
+        assert both == RuleSet(frozenset() if meet is None else frozenset([meet]))
 
 
 class TestFieldReports:

@@ -1,0 +1,97 @@
+"""Device programs made of chance, which the kernel's verifier takes: no runtime writes such, and they find errors."""
+
+from __future__ import annotations
+
+import random
+
+from tests.lab.device_programs import ALU32, ALU64, JMP, JMP32, LDXH, LDXW, MOV, REG, answer, instruction, length
+
+_CONTEXT = 1
+_WORDS = (2, 3)  # registers for what comes of type and access
+_MAJOR, _MINOR = 4, 5
+_SPARE = (6, 7, 8)
+_LDXB = 0x71
+_NEG = 0x80
+_OPERATIONS = (0x00, 0x10, 0x20, 0x30, 0x40, 0x50, 0x60, 0x70, _NEG, 0x90, 0xA0, 0xB0, 0xC0)
+_SHIFTS = (0x60, 0x70, 0xC0)
+_COMPARISONS = (0x10, 0x20, 0x30, 0x40, 0x50, 0x60, 0x70, 0xA0, 0xB0, 0xC0, 0xD0)
+_EQUALITY = (0x10, 0x50)
+_NUMBERS = (0, 1, 2, 3, 4, 5, 6, 7, 16, 31, 0xFFFF, 0x10001, 0x20002, -1, -2, -(1 << 31), (1 << 31) - 1)
+
+
+def random_program(choose: random.Random, size: int = 12, *, plain: bool = False, numbers: int = 4) -> bytes:
+    """Return a program of some `size` instructions between its start and its end.
+
+    It compares major and minor with numbers below `numbers`. `plain`: only for equality, and it does no arithmetic
+    with them, as programs do that gpuguard can put into rules.
+    """
+    return _Maker(choose, plain=plain, numbers=numbers).program(size)
+
+
+class _Maker:
+    def __init__(self, choose: random.Random, *, plain: bool, numbers: int) -> None:
+        self._choose = choose
+        self._plain = plain
+        self._numbers = numbers
+
+    def program(self, size: int) -> bytes:
+        choose = self._choose
+        code = answer(choose.random() < 0.5)  # what ends it when nothing has
+        for _ in range(choose.randint(1, size)):
+            code = self._one(length(code)) + code
+        spares = b"".join(instruction(ALU64 | MOV, one, immediate=self._number()) for one in (0, *_SPARE))
+        words = b"".join(self._load_word(register) for register in _WORDS)
+        numbers = instruction(LDXW, _MAJOR, _CONTEXT, 4) + instruction(LDXW, _MINOR, _CONTEXT, 8)
+        return spares + words + numbers + code
+
+    def _one(self, rest: int) -> bytes:
+        """Return something to put before `rest` instructions."""
+        kind = self._choose.choice(["branch", "branch", "numbers", "numbers", "arithmetic", "word", "jump", "end"])
+        offset = self._choose.randint(0, rest - 2)
+        if kind == "branch":
+            return self._branch(offset, self._any(), _COMPARISONS, self._number())
+        if kind == "numbers":
+            comparisons = _EQUALITY if self._plain else _COMPARISONS
+            number = self._choose.randrange(self._numbers)
+            wide = self._choose.choice([JMP, JMP32])
+            register = self._choose.choice([_MAJOR, _MINOR])
+            return instruction(wide | self._choose.choice(comparisons), register, 0, offset, number)
+        if kind == "arithmetic":
+            return self._arithmetic()
+        if kind == "word":
+            return self._load_word(self._choose.choice(_WORDS))
+        if kind == "jump":
+            return instruction(JMP, offset=offset)
+        return self._branch(2, self._any(), _COMPARISONS, self._number()) + answer(self._choose.choice([True, False]))
+
+    def _any(self) -> int:
+        """Return a register to read or to change."""
+        return self._choose.choice((*_WORDS, *_SPARE) if self._plain else (*_WORDS, *_SPARE, _MAJOR, _MINOR))
+
+    def _number(self) -> int:
+        return self._choose.choice(_NUMBERS)
+
+    def _branch(self, offset: int, register: int, comparisons: tuple[int, ...], number: int) -> bytes:
+        opcode = self._choose.choice([JMP, JMP32]) | self._choose.choice(comparisons)
+        if self._choose.choice([True, False]):
+            return instruction(opcode | REG, register, self._any(), offset)
+        return instruction(opcode, register, 0, offset, number)
+
+    def _arithmetic(self) -> bytes:
+        wide = self._choose.choice([ALU32, ALU64])
+        operation = self._choose.choice(_OPERATIONS)
+        register = self._any()
+        if operation == _NEG:
+            return instruction(wide | operation, register)
+        if self._choose.choice([True, False]):
+            return instruction(wide | operation | REG, register, self._any())
+        number = self._number()
+        if operation in _SHIFTS:
+            number &= 31
+        if operation in {0x30, 0x90} and number == 0:  # the verifier refuses a division by a number that is zero
+            number = 1
+        return instruction(wide | operation, register, immediate=number)
+
+    def _load_word(self, register: int) -> bytes:
+        opcode, offset = self._choose.choice([(LDXW, 0), (LDXH, 0), (LDXH, 2), (_LDXB, 0), (_LDXB, 2)])
+        return instruction(opcode, register, _CONTEXT, offset)
