@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 
 from tests.lab.containers import Engine
@@ -31,9 +30,10 @@ while IFS=: read -r _ controllers group; do
 done <"/proc/$pid/cgroup"
 """
 
-# As nvidia-container-runtime does in its legacy mode: it adds the hook to the bundle and becomes runc.
+# As nvidia-container-runtime does in its legacy mode: it adds the hook to the bundle and becomes runc. The node's own
+# Python: this machine's may need a newer C library than the node has.
 _RUNTIME_TEXT = f"""\
-#!{sys.executable} -I
+#!/usr/bin/python3 -I
 import json, os, sys
 if "create" in sys.argv:
     path = os.path.join(sys.argv[sys.argv.index("--bundle") + 1], "config.json")

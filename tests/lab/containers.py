@@ -53,7 +53,6 @@ class Engine:
     run_options: tuple[str, ...] = ()
     unfiltered: tuple[str, ...]
     """Arguments of `run` for a container without any device filter."""
-    remove_command: tuple[str, ...] = ("rm", "--force")
 
     def __init__(self, node: Node) -> None:
         self.node = node
@@ -83,7 +82,7 @@ class Engine:
 
     def remove(self, container: Container) -> None:
         """End and remove a container, if it is still there."""
-        self.command(*self.remove_command, container.name)
+        self.command("rm", "--force", container.name)
         if container in self._containers:
             self._containers.remove(container)
 
@@ -139,8 +138,8 @@ class Podman(Engine):
     scope_prefix = "libpod"
     unfiltered = ("--privileged",)
     # On a machine whose pids controller is on v1, a v2 node has none, and Podman's own limit cannot be set.
-    run_options = ("--pids-limit=0", "--log-driver=k8s-file")
-    remove_command = ("rm", "--force", "--time=0")  # its `sleep` is PID 1 and heeds no SIGTERM
+    # The container's `sleep` is PID 1 and heeds no SIGTERM; `rm --time=0` is not known to Podman 3.
+    run_options = ("--pids-limit=0", "--log-driver=k8s-file", "--stop-signal=KILL")
 
     def command(
         self, *argv: str, check: bool = True, stdin: bytes = b"", timeout: float = 60.0

@@ -41,7 +41,7 @@ class Scope:
         self._sleeper: Daemon = node.daemon(
             ["systemd-run", "--scope", "--collect", f"--unit={name}", *properties, "sleep", "infinity"]
         )
-        self._sleeper.await_output(f"Running scope as unit: {name}")
+        self._sleeper.await_output(f"as unit: {name}")  # "Running scope as" until systemd 254
         self.cgroup: Path = node.cgroup(name)
 
     @property
