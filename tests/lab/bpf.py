@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import errno
+import functools
 import multiprocessing
 import os
 import secrets
@@ -27,10 +28,11 @@ T = TypeVar("T")
 MOUNTS = (Path("/sys/fs/cgroup/unified"), Path("/sys/fs/cgroup"))
 ALLOW_ALL = bytes.fromhex("b700000001000000 9500000000000000")  # r0 = 1; exit
 DENY_ALL = bytes.fromhex("b700000000000000 9500000000000000")  # r0 = 0; exit
+DEVICE, SOCKET_FILTER = 15, 1  # enum bpf_prog_type
+CAP_SYSLOG = 34  # linux/capability.h
 
 _NUMBER = {"x86_64": 321, "aarch64": 280}.get(os.uname().machine, -1)
 _PROG_LOAD, _PROG_ATTACH, _PROG_DETACH, _OBJ_GET_INFO_BY_FD = 5, 8, 9, 15
-_PROG_TYPE_CGROUP_DEVICE = 15
 _CGROUP_DEVICE = 6
 _ALLOW_MULTI, _REPLACE = 2, 4
 _TRIES = 10  # a signal, or a lack of locked memory, ends a load with EAGAIN
@@ -56,8 +58,11 @@ def program(code: bytes, *, licence: str = "Apache", name: str = "") -> Iterator
         os.close(fd)
 
 
-def load(code: bytes, *, licence: str = "Apache", name: str = "") -> int:
-    """Load a device program ("GPL" or "Apache") and return its descriptor. Raises LabError with the verifier's log."""
+def load(code: bytes, *, licence: str = "Apache", name: str = "", kind: int = DEVICE) -> int:
+    """Load a program ("GPL" or "Apache") and return its descriptor. Raises LabError with the verifier's log.
+
+    `kind`: its enum bpf_prog_type, for programs that gpuguard should not take for its own.
+    """
     if len(name) > 15:
         raise LabError(f"{name!r}: the kernel keeps 15 characters of a program's name")
     instructions = ctypes.create_string_buffer(code, len(code))
@@ -66,7 +71,7 @@ def load(code: bytes, *, licence: str = "Apache", name: str = "") -> int:
     for level in (0, 1):  # the log makes a load slow: only for one that has failed
         attribute = struct.pack(
             "=IIQQIIQII16s",
-            _PROG_TYPE_CGROUP_DEVICE,
+            kind,
             len(code) // 8,
             ctypes.addressof(instructions),
             ctypes.addressof(text),
@@ -116,6 +121,7 @@ def detach(cgroup: Path, fd: int) -> None:
         _call(_PROG_DETACH, struct.pack("=III", directory, fd, _CGROUP_DEVICE), f"cannot detach a program of {cgroup}")
 
 
+@functools.lru_cache(maxsize=1)
 def why_not() -> Optional[str]:
     """Say why this machine cannot attach device programs to cgroups of its own, or return None when it can.
 
@@ -185,6 +191,17 @@ def _child(cgroup: Path, function: Callable[[], object], sender: Connection) -> 
     except Exception as error:
         sender.send((None, repr(error)))
         raise
+
+
+def drop(capability: int) -> None:
+    """Take one capability out of this process's effective set (capset(2)): for a child's use. Raises LabError."""
+    header = ctypes.create_string_buffer(struct.pack("=Ii", 0x20080522, 0), 8)  # _LINUX_CAPABILITY_VERSION_3
+    data = (ctypes.c_uint32 * 6)()  # effective, permitted, inheritable of 0-31, then of 32-63
+    if _libc.capget(header, data):
+        raise LabError(f"cannot read capabilities: {os.strerror(ctypes.get_errno())}")
+    data[capability // 32 * 3] &= ~(1 << capability % 32)
+    if _libc.capset(header, data):
+        raise LabError(f"cannot drop capability {capability}: {os.strerror(ctypes.get_errno())}")
 
 
 def _mount() -> Optional[Path]:
