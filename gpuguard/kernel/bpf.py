@@ -44,7 +44,7 @@ _NUMBER = ctypes.c_long(_syscall_number(os.uname().machine, ctypes.sizeof(ctypes
 
 
 class _QueryAttribute(ctypes.Structure):
-    # As long as the largest union bpf_attr so far: kernels from 6.17 on write `revision` whatever size is passed.
+    # As long as the largest union bpf_attr so far: some kernels since 6.17 write `revision` whatever size is passed.
     _fields_ = (
         ("target_fd", ctypes.c_uint32),
         ("attach_type", ctypes.c_uint32),
@@ -98,7 +98,7 @@ _QUERY_ARGUMENTS = (_NUMBER, _PROG_QUERY, ctypes.byref(_query), ctypes.c_size_t(
 
 @dataclass(frozen=True)
 class DeviceProgram:
-    """One BPF_PROG_TYPE_CGROUP_DEVICE program. The same `id` is the same program until the next boot."""
+    """One BPF_PROG_TYPE_CGROUP_DEVICE program; it never changes. Ids are given out in turn and start again at 2^31."""
 
     id: int
     name: str

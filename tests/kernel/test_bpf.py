@@ -387,6 +387,11 @@ class TestRefused:
         with pytest.raises(BpfUnavailableError, match=r"Linux 4\.15 with CONFIG_CGROUP_BPF"):
             top.own()
 
+    @pytest.mark.invariant(6)
+    def test_it_only_reads(self) -> None:
+        """It knows no command but opening a program by its id, asking about it, and listing."""
+        assert {value.value for value in vars(bpf).values() if isinstance(value, ctypes.c_int)} == {13, 15, 16}
+
     @pytest.mark.parametrize(
         ("machine", "pointer_bytes", "number"),
         [("x86_64", 8, 321), ("aarch64", 8, 280), ("x86_64", 4, -1), ("riscv64", 8, -1), ("", 8, -1)],
