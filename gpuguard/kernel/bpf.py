@@ -27,9 +27,10 @@ _AT_ONCE = 256  # a cgroup holds at most 64 (BPF_CGROUP_MAX_PROGS): four full le
 _AT_MOST = 1 << 16
 _TRIES = 8  # with a larger buffer each time, while others attach programs
 
+# Seen on 6.18: CAP_SYS_ADMIN alone is enough for all three calls, CAP_BPF with CAP_NET_ADMIN only for two.
 _PRIVILEGE = (
-    "gpuguard needs CAP_SYS_ADMIN and CAP_BPF in the host's user namespace, and no seccomp filter or security module "
-    "(SELinux, AppArmor) that denies bpf(2)"
+    "gpuguard needs CAP_SYS_ADMIN (CAP_BPF is not enough) in the host's user namespace, and no seccomp filter or "
+    "security module (SELinux, AppArmor) that denies bpf(2)"
 )
 
 

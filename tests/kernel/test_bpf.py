@@ -299,7 +299,7 @@ class TestRefused:
         error = as_nobody(top, top.effective)
         assert type(error) is CgroupUnreadableError
         assert str(top.path) in str(error)
-        assert "Operation not permitted: gpuguard needs CAP_SYS_ADMIN and CAP_BPF" in str(error)
+        assert "Operation not permitted: gpuguard needs CAP_SYS_ADMIN (CAP_BPF is not enough)" in str(error)
 
     @pytest.mark.invariant(4)
     def test_program_without_privilege(self, top: Group, loaded: lab.Loaded) -> None:
