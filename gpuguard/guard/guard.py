@@ -24,6 +24,8 @@ from gpuguard.model.verdict import judge, judge_unknown
 # Ask, write, look twice, declare, ask again, and some for what comes between.
 _MAX_ROUNDS = 8
 _SECOND_LOOK = 0.002
+# An entry replaces the access of one that systemd has: what it has should be known well. Seconds.
+_OLD_VIEW = 2.0
 
 
 class Guard:
@@ -119,7 +121,7 @@ class Guard:
                     break
                 # Once is enough: an answer comes after the next reload of several in a row, which takes it all again.
                 ask, second_look = not asked, False
-            elif ask or scope.plan.write or (scope.plan.declare and not asked):
+            elif ask or scope.plan.write or (scope.plan.declare and _old(scope)):
                 await self._ask_systemd(scope)
                 ask, asked, same_run = False, True, True
             elif scope.plan.look_again:
@@ -312,6 +314,11 @@ class Guard:
     def _done(self, scope: Scope, deed: Deed) -> None:
         scope.error = deed.error
         self.parts.recorder.done(scope, deed)
+
+
+def _old(scope: Scope) -> bool:
+    """Whether systemd's answer is too old to declare anything upon."""
+    return time.monotonic() - scope.viewed_at > _OLD_VIEW
 
 
 def _after_a_rewrite(scope: Scope) -> bool:

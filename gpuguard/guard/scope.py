@@ -78,8 +78,7 @@ class Scope:
         if self.verdict is None:
             return None
         # On cgroup v2 what keeps systemd from being told keeps the loss from being mended, too.
-        hindered = self.verdict.at_risk and not self.verdict.blocked
-        return (self.plan.hindrance if hindered else None) or self.verdict.reason
+        return (None if self.verdict.blocked else self.plan.hindrance) or self.verdict.reason
 
     @property
     def restarts(self) -> bool:

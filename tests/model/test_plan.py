@@ -93,7 +93,8 @@ class TestWrites:
     def test_what_is_still_missing_is_written(self) -> None:
         """After the second look everything that is lost is written, and nobody waits any more."""
         found = planned(look(STRIPPED, declaration(TTY, GPU0, GPU1)), second_look=True)
-        assert found == Plan(write=tuple(sorted(KNOWN.rules, key=str)))
+        everything = tuple(sorted(KNOWN.rules, key=str))
+        assert found == Plan(lost=everything, write=everything)
 
     def test_declared_in_memory_alone_is_not_declared(self) -> None:
         """What the files on disk do not say a reload does not write: no second look."""

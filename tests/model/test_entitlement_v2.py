@@ -1,0 +1,71 @@
+"""Learning on cgroup v2, where programs tell what was given and nothing can be written back."""
+
+from __future__ import annotations
+
+from typing import Optional
+
+import pytest
+
+from gpuguard.model.device_filter import DeviceFilter
+from gpuguard.model.entitlement import Entitlement, learn
+from gpuguard.model.observation import Observation
+from tests.model.looks import entitlement, guarded, rules
+from tests.model.programs import SLICE, look_at, runtime, systemd
+
+GPU0, GPU1, TTY = "c 1:0 rw", "c 1:1 rw", "c 5:0 rwm"
+STARTING = entitlement(GPU0, settled=False, quiet_since=99.0)
+
+
+def learnt(known: Optional[Entitlement], seen: Observation, *, reloading: bool = False) -> Optional[Entitlement]:
+    """Learn from one look, with a settle time of 2 s."""
+    return learn(known, seen, guarded, settle=2.0, reloading=reloading, wall_clock=1_700_000_000.0)
+
+
+@pytest.mark.invariant(1, 4)
+@pytest.mark.parametrize("filters", [(), (systemd(GPU0, TTY, on=SLICE),)])
+def test_nothing_is_learnt_before_the_scope_has_a_program(filters: tuple[DeviceFilter, ...]) -> None:
+    """What a slice lets through was given to nobody: the runtime's own program is still to come."""
+    assert learnt(None, look_at(*filters)) is None
+    assert learnt(STARTING, look_at(*filters)) == STARTING
+
+
+def test_what_all_programs_accept_is_learnt() -> None:
+    """The GPU of the runtime's program, as far as the slice lets it through."""
+    found = learnt(None, look_at(runtime(GPU0, GPU1, TTY), systemd(GPU0, TTY, on=SLICE)))
+    assert found is not None
+    assert found.rules == rules(GPU0)
+    assert not found.settled
+
+
+@pytest.mark.invariant(1)
+def test_what_the_runtime_does_not_give_is_forgotten_while_it_starts() -> None:
+    """Systemd's program came first and let a GPU through; the runtime's, which follows, does not."""
+    both = entitlement(GPU0, GPU1, settled=False, quiet_since=90.0)
+    found = learnt(both, look_at(systemd(GPU0, GPU1), runtime(GPU0)))
+    assert found is not None
+    assert found.rules == rules(GPU0)
+    assert found.quiet_since == 100.0
+    assert learnt(STARTING, look_at(systemd(GPU0), runtime(GPU1))) is None
+
+
+def test_a_settled_one_keeps_what_the_runtime_takes_away() -> None:
+    """Afterwards a program that denies is a loss, and blocked."""
+    known = entitlement(GPU0)
+    assert learnt(known, look_at(runtime(TTY))) == known
+
+
+class TestLossWhileStarting:
+    """A reload strips a container before it has settled: only a declaration gives back, and that wants it settled."""
+
+    SEEN = look_at(runtime(GPU0, TTY), systemd(TTY), at=102.0)
+
+    def test_does_not_keep_it_from_settling(self) -> None:
+        """What the runtime's program accepts is not the runtime's to have changed."""
+        found = learnt(STARTING, self.SEEN)
+        assert found is not None
+        assert (found.settled, found.rules) == (True, rules(GPU0))
+
+    def test_is_no_reason_to_settle_sooner(self) -> None:
+        """The quiet time is waited for, and the end of the reload."""
+        assert learnt(entitlement(GPU0, settled=False, quiet_since=101.0), self.SEEN) is not None
+        assert learnt(STARTING, self.SEEN, reloading=True) == STARTING
