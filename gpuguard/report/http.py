@@ -52,11 +52,15 @@ class Server:
 
     async def start(self) -> None:
         """Listen and serve until stop(). Raises ConfigError when the address or the TLS files cannot be used."""
-        if self._tls is not None:
-            self._context = await asyncio.to_thread(self._tls.context)
+        await self.renew()
         self._listeners = await open_listeners(self._listen)
         slots = asyncio.Semaphore(MAX_CONNECTIONS)
         self._acceptors = [asyncio.ensure_future(self._accept(listener, slots)) for listener in self._listeners]
+
+    async def renew(self) -> None:
+        """Read the TLS files again, for the connections to come. Raises ConfigError; then the old ones stay."""
+        if self._tls is not None:
+            self._context = await asyncio.to_thread(self._tls.context)
 
     async def stop(self) -> None:
         """Close the sockets and all connections."""
