@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import PurePosixPath
 from typing import Any, Optional
 
@@ -52,6 +52,15 @@ class Recorder:
     _told: dict[int, _Told] = field(default_factory=dict)
     _troubles: dict[str, tuple[str, float]] = field(default_factory=dict)
     _down: set[str] = field(default_factory=set)
+
+    def take_over(self, other: Recorder) -> None:
+        """Go on from what another one has told: that is not told again."""
+        self._told, self._troubles, self._down = dict(other._told), dict(other._troubles), set(other._down)
+
+    def keep_only(self, inodes: Iterable[int]) -> None:
+        """Forget what was told of scopes that are not there any more, by their control groups' inodes."""
+        kept = frozenset(inodes)
+        self._told = {inode: told for inode, told in self._told.items() if inode in kept}
 
     def gone(self, scope: Scope) -> None:
         """Tell that a container has ended, if it was guarded."""
@@ -140,6 +149,8 @@ class Recorder:
             told.found = True
             emit(self.log, KINDS.found, **self._fields(scope), devices=self._names(entitled.rules))
         self._tell_loss(scope)
+        if told.outage is not None and scope.outage is None:  # it ended between two guards
+            self.healed(scope, replace(told.outage, since=None), now)
         if not scope.plan:
             told.plan = None
         if told.fighting and scope.backoff.may_repair(now):

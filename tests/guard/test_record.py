@@ -35,6 +35,12 @@ class Told:
         self.metrics = Metrics()
         self.recorder = Recorder(self.metrics, log, lambda rule: f"/dev/nvidia{rule.minor}")
 
+    def heir(self) -> Recorder:
+        """Return a recorder that takes over."""
+        heir = Recorder(self.metrics, self.recorder.log, self.recorder.node_of)
+        heir.take_over(self.recorder)
+        return heir
+
     def kinds(self) -> list[str]:
         """Return the kinds of events, in order."""
         return [entry["kind"] for entry in self.log]
@@ -277,6 +283,58 @@ class TestRestraint:
         assert told.kinds() == ["lost", "fight", "found", "fight_over"]
         assert "taken away again and again by systemd (daemon-reload): no repair for 30 s" in told.log[1]["event"]
         assert told.value("gpuguard_repairs_total", method="write", result="refused") == 2
+
+
+class TestTakingOver:
+    """A recorder that goes on where another one ended: the guard was built anew."""
+
+    def test_nothing_is_told_again(self, told: Told) -> None:
+        """What was told of a container, of a trouble and of a source stays told."""
+        it = a_scope(AT_RISK)
+        told.recorder.judged(it, 100.0)
+        told.recorder.trouble("/a", GpuguardError("x"))
+        told.recorder.source_down("signals", "hung up")
+        told.log.clear()
+        heir = told.heir()
+        heir.judged(a_scope(AT_RISK), 101.0)
+        heir.trouble("/a", GpuguardError("x"))
+        assert told.log == []
+        heir.source_up("signals")
+        assert told.kinds() == ["source_up"]
+        assert told.value("gpuguard_drift_total", kind="at_risk") == 1
+
+    def test_a_loss_that_goes_on_is_one(self, told: Told) -> None:
+        """It is told and counted once, and its end once."""
+        outage = Outage(99.0, rules(GPU0), BY_RELOAD)
+        told.recorder.judged(a_scope(Verdict(State.LOST, lost=rules(GPU0)), outage=outage), 100.0)
+        heir = told.heir()
+        heir.judged(a_scope(Verdict(State.LOST, lost=rules(GPU0)), outage=outage), 101.0)
+        heir.healed(a_scope(), outage, 102.0)
+        heir.judged(a_scope(), 102.0)
+        assert told.kinds() == ["found", "lost", "repaired"]
+        assert told.value("gpuguard_drift_total", kind="lost") == 1
+
+    def test_a_loss_that_ended_meanwhile_has_its_end(self, told: Told) -> None:
+        """Its length is not known, and the next one is a new one."""
+        outage = Outage(99.0, rules(GPU0), BY_RELOAD)
+        told.recorder.judged(a_scope(Verdict(State.LOST, lost=rules(GPU0)), outage=outage), 100.0)
+        heir = told.heir()
+        for _ in range(2):
+            heir.judged(a_scope(), 101.0)
+        assert told.kinds() == ["found", "lost", "repaired"]
+        assert "outage_usec" not in told.log[-1]
+        heir.judged(a_scope(Verdict(State.LOST, lost=rules(GPU0)), outage=outage), 103.0)
+        assert told.kinds()[3:] == ["lost"]
+
+    @pytest.mark.invariant(10)
+    def test_who_has_gone_meanwhile_is_forgotten(self, told: Told) -> None:
+        """A container that ended between two guards leaves nothing behind."""
+        told.recorder.judged(a_scope(), 100.0)
+        heir = told.heir()
+        heir.keep_only([7])
+        assert list(heir._told) == [7]
+        heir.keep_only([])
+        assert heir._told == {}
 
 
 class TestRest:
