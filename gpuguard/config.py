@@ -195,20 +195,50 @@ def load(path: Optional[Path] = None) -> Settings:
 
     Raises ConfigError, also when a file that was named is missing.
     """
-    file = DEFAULT_FILE if path is None else path
+    data = _read(path)
+    return Settings() if data is None else parse(data, str(path or DEFAULT_FILE))
+
+
+def parse(data: bytes, source: str) -> Settings:
+    """Return the settings of a TOML text. Raises ConfigError."""
+    return Settings.from_mapping(_mapping(data, source), source)
+
+
+def remains(path: Optional[Path] = None) -> Settings:
+    """Return what a file that load() refuses says all the same: those of its tables that are good by themselves."""
     try:
-        data = file.read_bytes()
+        mapping = _mapping(_read(path) or b"", "")
+    except ConfigError:  # load() has told
+        return Settings()
+    return Settings.from_mapping({name: table for name, table in mapping.items() if _good(name, table)})
+
+
+def _good(name: str, table: object) -> bool:
+    try:
+        Settings.from_mapping({name: table})
+    except ConfigError:
+        return False
+    return True
+
+
+def _read(path: Optional[Path]) -> Optional[bytes]:
+    file = path or DEFAULT_FILE
+    try:
+        return file.read_bytes()
     except FileNotFoundError:
         if path is None:
-            return Settings()
+            return None
         raise ConfigError(f"{file}: no such file") from None
     except OSError as error:
         raise ConfigError(f"{file}: cannot be read: {error.strerror}") from error
+
+
+def _mapping(data: bytes, source: str) -> Mapping[str, object]:
     try:
-        mapping = tomllib.loads(data.decode())
+        mapping: Mapping[str, object] = tomllib.loads(data.decode())
     except UnicodeDecodeError as error:
         line = data[: error.start].count(b"\n") + 1
-        raise ConfigError(f"{file}: line {line}: not UTF-8 text, which TOML has to be") from error
+        raise ConfigError(f"{source}: line {line}: not UTF-8 text, which TOML has to be") from error
     except tomllib.TOMLDecodeError as error:
-        raise ConfigError(f"{file}: not TOML: {error}") from error
-    return Settings.from_mapping(mapping, str(file))
+        raise ConfigError(f"{source}: not TOML: {error}") from error
+    return mapping

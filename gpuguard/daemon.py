@@ -7,6 +7,7 @@ import contextlib
 import platform
 import signal
 from collections.abc import Coroutine, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Optional
 
@@ -15,7 +16,7 @@ from structlog.typing import FilteringBoundLogger
 
 from gpuguard import __version__
 from gpuguard.config import DEFAULT_FILE, Settings, load
-from gpuguard.errors import BusError, ConfigError, GpuguardError
+from gpuguard.errors import BusError, GpuguardError
 from gpuguard.guard import verbs
 from gpuguard.guard.build import Assembly, assemble
 from gpuguard.guard.clock import Clock
@@ -23,11 +24,12 @@ from gpuguard.guard.control import ControlServer
 from gpuguard.guard.listen import Listener
 from gpuguard.guard.lock import guard_lock
 from gpuguard.guard.statuses import statuses, summary
-from gpuguard.report.http import Server
+from gpuguard.kernel.mode import detect
+from gpuguard.model.reports import DaemonReport
+from gpuguard.report.endpoint import Endpoint
 from gpuguard.report.kinds import KINDS, emit
 from gpuguard.report.log import configure
 from gpuguard.report.metrics import Metrics
-from gpuguard.report.tls import TlsFiles
 from gpuguard.systemd.monitor import MonitorSource
 from gpuguard.systemd.notify import Notifier
 from gpuguard.systemd.signals import SignalSource
@@ -55,6 +57,12 @@ class Daemon:
         self._log: FilteringBoundLogger = structlog.get_logger()
         self._notify = Notifier()
         self._ready_due = False
+        self._endpoint = Endpoint(self._log, self._render, lambda: self._clock.late() if self._clock else None)
+        self._clock: Optional[Clock] = None
+        self._shown: Optional[Assembly] = None
+        """The latest one that has looked at everything."""
+        self._next: Optional[Settings] = None
+        self._trouble: Optional[str] = None
 
     async def run(self, settings: Settings) -> None:
         """Guard until told to stop."""
@@ -63,83 +71,99 @@ class Daemon:
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, stop.set)
         loop.add_signal_handler(signal.SIGHUP, reload.set)
-        while not stop.is_set():
-            await self._serve(settings, stop, reload)
-            if reload.is_set():
-                reload.clear()
-                self._notify.reloading()
-                settings = await self._reload(settings)
+        try:
+            while not stop.is_set():
+                await self._serve(settings, stop, reload)
+                settings, self._next = self._next or settings, None
+        finally:
+            await self._endpoint.close()
         self._notify.stopping()
         emit(self._log, KINDS.stopped)
 
-    async def _reload(self, settings: Settings) -> Settings:
-        """Return the new settings, or the old ones when the guard could not be built with the new."""
-        try:
-            new = load(self._path)
-            await self._assemble(new).close()
-        except GpuguardError as error:
-            emit(self._log, KINDS.config_rejected, reason=str(error))
-            return settings
-        configure(new.log.format, new.log.level)
-        emit(self._log, KINDS.config_reloaded, path=str(self._path or DEFAULT_FILE))
-        return new
-
     async def _serve(self, settings: Settings, stop: asyncio.Event, reload: asyncio.Event) -> None:
-        """Run all parts with these settings until a signal comes. Raises what a part fails with."""
+        """Run all parts until a stop, or until there are other settings. Raises what a part fails with."""
         async with contextlib.AsyncExitStack() as stack:
             assembly = self._assemble(settings)
             stack.push_async_callback(assembly.close)
+            if self._shown is not None:
+                assembly.guard.parts.recorder.take_over(self._shown.guard.parts.recorder)
             clock = Clock(assembly.guard, assembly.watch, settings.guard.poll_interval, settings.guard.settle)
+            self._clock = clock
             listener = Listener(assembly.guard, assembly.watch, clock, assembly.link)
             stack.callback(listener.close)
-            control = ControlServer(Path(settings.paths.run), verbs.Desk(assembly).answer)
+            desk = verbs.Desk(assembly, lambda: self._describe(settings))
+            control = ControlServer(Path(settings.paths.run), desk.answer)
             await control.start()
             stack.push_async_callback(control.stop)
-            http = self._http(settings, assembly, clock)
-            stack.push_async_callback(http.stop)
             clock.round()
             await _first_of(stop.wait(), self._begin(settings, assembly), clock.run(), self._heartbeat(assembly, clock))
             if stop.is_set():
                 return
+            await self._endpoint.use(settings.metrics)
             await _first_of(
                 stop.wait(),
-                reload.wait(),
+                self._other_settings(settings, assembly, reload),
                 clock.run(),
                 SignalSource(settings.paths.bus, listener.take, assembly.guard.parts.units.wanted).run(),
                 MonitorSource(settings.paths.bus, listener.take).run(),
                 self._heartbeat(assembly, clock),
-                self._keep_textfile(settings.metrics.textfile, assembly),
-                self._open(http, settings.metrics.listen),
+                self._keep_textfile(settings.metrics.textfile),
+                self._endpoint.run(),
             )
+
+    async def _other_settings(self, settings: Settings, assembly: Assembly, reload: asyncio.Event) -> None:
+        """Wait until a SIGHUP brings other settings; one that does not disturbs nobody."""
+        while self._next is None:
+            await reload.wait()
+            reload.clear()
+            self._notify.reloading()
+            self._next = await self._read_again(settings)
+            if self._next is None:
+                self._tell_status(assembly)
+                self._ready_due = not self._notify.ready()
+
+    async def _read_again(self, settings: Settings) -> Optional[Settings]:
+        """Read the file again; return what it says now, None when that is nothing new or the guard cannot work so."""
+        try:
+            new = load(self._path)
+            moved, new = new.paths != settings.paths, replace(new, paths=settings.paths)
+            if new != settings:
+                await self._assemble(new).close()
+            if self._endpoint.same(new.metrics):
+                await self._endpoint.renew()
+        except GpuguardError as error:
+            self._trouble = f"configuration not taken: {error}"
+            emit(self._log, KINDS.config_rejected, reason=str(error))
+            return None
+        configure(new.log.format, new.log.level)
+        emit(self._log, KINDS.config_reloaded, path=str(self._path or DEFAULT_FILE), mode=self._mode(new))
+        # The lock, the ledger and whoever looks for the control socket stay where they are.
+        self._trouble = "[paths] has changed: that takes a restart" if moved else None
+        if moved:
+            emit(self._log, KINDS.needs_restart, setting="[paths]")
+        return None if new == settings else new
+
+    def _describe(self, settings: Settings) -> DaemonReport:
+        return DaemonReport(__version__, self._mode(settings), settings.to_toml(), self._trouble)
 
     async def _begin(self, settings: Settings, assembly: Assembly) -> None:
         """Wait for the first look at everything, and tell systemd and the journal that the guard is at work."""
         with contextlib.suppress(asyncio.TimeoutError):  # then the looks go on beside the sources
             await asyncio.wait_for(assembly.watch.idle(), _FIRST_LOOK)
+        guard = assembly.guard
+        guard.parts.recorder.keep_only(scope.target.inode for scope in guard.scopes.values())
         await self._announce(settings, assembly)
+        self._shown = assembly
 
-    async def _open(self, http: Server, listen: str) -> None:
-        """Open the HTTP endpoint. One that cannot be had (an address in use) does not end the guard."""
-        complaint: Optional[str] = "" if listen else None
-        while complaint is not None:
-            reason = await _start(http)
-            if reason is not None and reason != complaint:
-                emit(self._log, KINDS.endpoint_failed, reason=reason)
-            complaint = reason
-            await asyncio.sleep(_HEARTBEAT)
-        await asyncio.Event().wait()
+    def _render(self, accept: str) -> tuple[str, bytes]:
+        self._count()
+        return self._metrics.render(accept)
 
-    def _http(self, settings: Settings, assembly: Assembly, clock: Clock) -> Server:
-        def render(accept: str) -> tuple[str, bytes]:
-            self._count(assembly)
-            return self._metrics.render(accept)
-
-        tls = settings.metrics
-        files = TlsFiles(tls.tls_cert, tls.tls_key, tls.client_ca or None) if tls.tls_cert else None
-        return Server(settings.metrics.listen, render, clock.late, files)
+    def _mode(self, settings: Settings) -> str:
+        return "observe" if self._observe_only else settings.guard.mode
 
     def _assemble(self, settings: Settings) -> Assembly:
-        enforce = settings.guard.mode == "enforce" and not self._observe_only
+        enforce = self._mode(settings) == "enforce"
         return assemble(
             settings, self._metrics, self._log, enforce=enforce, settle=settings.guard.settle, writable=True
         )
@@ -149,16 +173,24 @@ class Daemon:
             systemd = str(await assembly.guard.parts.observer.ask_version())
         except BusError:  # the event sources tell why
             systemd = "unknown"
-        self._metrics.build(__version__, platform.python_version(), systemd, "v1")
-        mode = "enforce" if assembly.guard.policy.enforce else "observe"
-        emit(self._log, KINDS.started, version=__version__, mode=mode, cgroup="v1", systemd=systemd)
+        cgroup = detect(Path(settings.paths.cgroup)).value
+        self._metrics.build(__version__, platform.python_version(), systemd, cgroup)
+        if self._shown is None:
+            mode = self._mode(settings)
+            emit(self._log, KINDS.started, version=__version__, mode=mode, cgroup=cgroup, systemd=systemd)
         for setting in _without_effect(settings):
             emit(self._log, KINDS.no_effect, setting=setting)
+        self._tell_status(assembly)
         self._ready_due = not self._notify.ready()
 
-    def _count(self, assembly: Assembly) -> None:
-        guard = assembly.guard
-        self._metrics.containers(statuses(guard.scopes.values(), guard.parts.guarded.node_of))
+    def _tell_status(self, assembly: Assembly) -> None:
+        trouble = f"; {self._trouble}" if self._trouble else ""
+        self._notify.status(summary(assembly.guard.scopes.values()) + trouble)
+
+    def _count(self) -> None:
+        if self._shown is not None:
+            guard = self._shown.guard
+            self._metrics.containers(statuses(guard.scopes.values(), guard.parts.guarded.node_of))
 
     async def _heartbeat(self, assembly: Assembly, clock: Clock) -> None:
         """Tell systemd that the loop makes progress, and nothing while it does not."""
@@ -168,14 +200,14 @@ class Daemon:
                 self._ready_due = not self._notify.ready()
             if clock.late() is None:
                 self._notify.watchdog()
-            self._notify.status(summary(assembly.guard.scopes.values()))
+            self._tell_status(assembly)
             await asyncio.sleep(min(_HEARTBEAT, (interval or _HEARTBEAT) / 2))
 
-    async def _keep_textfile(self, name: str, assembly: Assembly) -> None:
+    async def _keep_textfile(self, name: str) -> None:
         """Write the metrics to a file again and again. One that cannot be written does not end the guard."""
         complaint: Optional[str] = None
         while name:
-            self._count(assembly)
+            self._count()
             reason = await self._write(Path(name))
             if reason is not None and reason != complaint:
                 emit(self._log, KINDS.textfile_failed, path=name, reason=reason)
@@ -198,15 +230,6 @@ def _without_effect(settings: Settings) -> Iterator[str]:
         yield "[guard] shield"
     if settings.escalate.command:
         yield "[escalate] command"
-
-
-async def _start(http: Server) -> Optional[str]:
-    """Start the endpoint; say why it cannot be."""
-    try:
-        await http.start()
-    except ConfigError as error:
-        return str(error)
-    return None
 
 
 async def _first_of(*work: Coroutine[Any, Any, Any]) -> None:

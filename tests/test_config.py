@@ -6,13 +6,13 @@ import os
 import re
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, Optional
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuguard.config import Settings, load
+from gpuguard.config import Settings, load, remains
 from gpuguard.errors import ConfigError
 
 if sys.version_info >= (3, 11):
@@ -265,6 +265,24 @@ def test_a_file_that_is_not_toml_is_told_the_line(tmp_path: Path, data: bytes, t
     with pytest.raises(ConfigError, match=told) as caught:
         load(file)
     assert str(caught.value).startswith(f"{file}: ")
+
+
+@pytest.mark.parametrize(
+    ("text", "mode", "run"),
+    [
+        ('guard.mode = "observe"\npaths.run = "/srv/run"\nmetrics.listen = 7\n', "observe", "/srv/run"),
+        ('guard.mode = "dance"\npaths.run = "/srv/run"\n[surprise]\n', "enforce", "/srv/run"),
+        ('[guard\npaths.run = "/srv/run"\n', "enforce", "/run/gpuguard"),
+        (None, "enforce", "/run/gpuguard"),
+    ],
+)
+def test_what_remains_of_a_bad_file(tmp_path: Path, text: Optional[str], mode: str, run: str) -> None:
+    """Tables that are good by themselves count, all else has its default; nothing is raised."""
+    file = tmp_path / "gpuguard.toml"
+    if text is not None:
+        file.write_text(text)
+    settings = remains(file)
+    assert (settings.guard.mode, settings.paths.run, settings.metrics) == (mode, run, Settings().metrics)
 
 
 def test_a_directory_is_not_a_configuration(tmp_path: Path) -> None:

@@ -124,6 +124,10 @@ class TestLife:
         await_event(daemon, "lost")
         await_event(daemon, "observed", 2)
         assert (account.written(), account.declared()) == ([], [])
+        assert gpuguard.command("status").stdout.startswith("cgroup v1, systemd 252, mode observe, daemon running\n")
+        checked = gpuguard.command("check")
+        assert checked.stdout.startswith("GPUGUARD CRITICAL - 1 lost")
+        assert " (daemon in observe mode) | " in checked.stdout
 
 
 class TestConfiguration:
@@ -139,15 +143,85 @@ class TestConfiguration:
         await_event(daemon, "lost")
         gpuguard.write()
         daemon.signal(signal.SIGHUP)
-        await_event(daemon, "started", 2)
+        await_event(daemon, "config_reloaded")
         await_event(daemon, "declared")
         assert GPU0 in scope.rules().text()
-        assert [entry["mode"] for entry in events(daemon, "started")] == ["observe", "enforce"]
+        modes = [(entry["kind"], entry["mode"]) for entry in events(daemon, "started", "config_reloaded")]
+        assert modes == [("started", "observe"), ("config_reloaded", "enforce")]
+        assert [entry["kind"] for entry in events(daemon, "found", "lost", "repaired")] == ["found", "lost", "repaired"]
         assert daemon.stop() == 0
 
-    @pytest.mark.parametrize(
-        "bad", ["[guard\n", '[guard]\nmode = "dance"\n', None, '[paths]\ncgroup = "/nonexistent"\n']
-    )
+    def test_is_read_again_without_a_gap_in_the_metrics(self, gpuguard: Gpuguard) -> None:
+        """The endpoint's settings did not change: a scrape at any moment is answered, with the containers."""
+        daemon = gpuguard.start()
+        protected(gpuguard, daemon, hook_rules=[GPU0])
+        until(lambda: 'state="protected"} 1.0' in scrape(gpuguard.metrics, "/metrics"), PATIENCE, "the container")
+        inode = gpuguard.metrics.stat().st_ino
+        for number in range(1, 6):
+            gpuguard.write(guard={"settle": f"{50 + number}ms", "poll_interval": "100ms"})
+            daemon.signal(signal.SIGHUP)
+            while len(events(daemon, "config_reloaded")) < number:
+                assert 'gpuguard_containers{state="protected"} 1.0' in scrape(gpuguard.metrics, "/metrics")
+        assert gpuguard.metrics.stat().st_ino == inode
+        assert len(events(daemon, "started")) == len(events(daemon, "found")) == 1
+
+    def test_that_is_unchanged_disturbs_nobody(self, gpuguard: Gpuguard) -> None:
+        """A SIGHUP without news is told, and neither the control socket nor anything else is made anew."""
+        daemon = gpuguard.start()
+        socket_ = gpuguard.node.path("/run/gpuguard/control.sock")
+        inode = socket_.stat().st_ino
+        daemon.signal(signal.SIGHUP)
+        await_event(daemon, "config_reloaded")
+        protected(gpuguard, daemon, hook_rules=[GPU0])
+        assert socket_.stat().st_ino == inode
+        assert len(events(daemon, "started")) == 1
+
+    def test_of_other_paths_wants_a_restart(self, gpuguard: Gpuguard, tmp_path: Path) -> None:
+        """The lock, the ledger and the control socket stay where they are; all else of the new file holds."""
+        daemon = gpuguard.start()
+        before = gpuguard.config.read_text()
+        moved = {**gpuguard.node.config_paths(), "run": str(tmp_path / "elsewhere"), "cgroup": "/nonexistent"}
+        gpuguard.write(guard={"settle": "50ms", "poll_interval": "100ms", "mode": "observe"}, paths=moved)
+        daemon.signal(signal.SIGHUP)
+        await_event(daemon, "needs_restart")
+        assert events(daemon, "needs_restart")[0]["setting"] == "[paths]"
+        scope = gpuguard.node.scope(hook_rules=[GPU0])
+        await_event(daemon, "observed")
+        assert not (tmp_path / "elsewhere").exists()
+        gpuguard.config.write_text(before)
+        shown = json.loads(gpuguard.command("status", "--json").stdout)
+        assert [container["scope"] for container in shown["containers"]] == [scope.name]
+        assert (shown["node"]["mode"], shown["node"]["daemon"]) == ("observe", "running")
+        assert "[paths]" in shown["node"]["trouble"]
+
+    def test_that_is_bad_is_told_by_the_commands(self, gpuguard: Gpuguard) -> None:
+        """They work on with the daemon's settings, say what is wrong, and are quiet when the file is good again."""
+        daemon = gpuguard.start()
+        scope = protected(gpuguard, daemon, hook_rules=[GPU0])
+        gpuguard.write(guard={"mode": "dance"})
+        for _ in range(2):  # before the daemon has read it, and after
+            done = gpuguard.command("status")
+            assert (done.returncode, done.stderr) == (0, "")
+            assert "daemon running" in done.stdout
+            assert 'mode = "dance"' in done.stdout
+            checked = gpuguard.command("check")
+            assert checked.returncode == 1
+            assert checked.stdout.startswith("GPUGUARD WARNING - 1 protected (")
+            daemon.signal(signal.SIGHUP)
+            await_event(daemon, "config_rejected")
+        done = gpuguard.command("repair", scope.name)
+        assert done.returncode == 0
+        assert "running daemon's settings" in done.stderr
+        gpuguard.write()
+        assert gpuguard.command("check").returncode == 1  # not taken yet
+        daemon.signal(signal.SIGHUP)
+        await_event(daemon, "config_reloaded")
+        assert gpuguard.command("check").returncode == 0
+        gpuguard.write(guard={"mode": "dance"})
+        daemon.stop()
+        assert gpuguard.command("status").returncode == 78
+
+    @pytest.mark.parametrize("bad", ["[guard\n", '[guard]\nmode = "dance"\n', None])
     def test_that_is_bad_is_not_taken(self, gpuguard: Gpuguard, bad: Optional[str]) -> None:
         """A configuration that is no good is told, and the one before stays in force."""
         daemon = gpuguard.start()
@@ -280,6 +354,10 @@ class TestCompany:
                 hears(word)
             daemon.signal(signal.SIGHUP)
             for word in ("RELOADING=1", "READY=1"):
+                hears(word)
+            gpuguard.write(guard={"mode": "dance"})
+            daemon.signal(signal.SIGHUP)
+            for word in ("RELOADING=1", "STATUS=GPU containers: none; configuration not taken: ", "READY=1"):
                 hears(word)
             daemon.signal(signal.SIGTERM)
             hears("STOPPING=1")

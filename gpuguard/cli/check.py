@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Iterator
 
 from gpuguard.cli import status, table
-from gpuguard.config import load
+from gpuguard.cli.settings import load
 from gpuguard.errors import GpuguardError
 from gpuguard.model.state import State
 from gpuguard.model.status import NodeStatus
@@ -27,7 +28,7 @@ _MOST_NAMES = 5
 def run(args: argparse.Namespace) -> int:
     """Print the line and return the plugin's exit code. An error is "cannot tell", whatever it was."""
     try:
-        code, line = verdict(status.look(load(args.config)))
+        code, line = verdict(status.look(*load(args.config)))
     except GpuguardError as error:
         code, line = UNKNOWN, _line(UNKNOWN, str(error))
     except Exception as error:  # noqa: BLE001 - with Python's own exit code, 1, a fault of ours would be a verdict
@@ -39,14 +40,26 @@ def run(args: argparse.Namespace) -> int:
 def verdict(node: NodeStatus) -> tuple[int, str]:
     """Return exit code and line, e.g. "GPUGUARD OK - 3 protected | protected=3 at_risk=0 …"."""
     names = {state: [status.display_name(c) for c in node.containers if c.state is state] for state in State}
-    codes = {_CODES.get(state, OK) for state in State if names[state]}
+    remarks = list(_remarks(node))
+    codes = {_CODES.get(state, OK) for state in State if names[state]} | {code for code, _ in remarks}
     code = next((code for code in _PRECEDENCE if code in codes), OK)
     parts = [_part(state, names[state]) for state in status.ORDER if names[state]]
     text = ", ".join(parts) or "no GPU container"
-    if node.daemon != "running":
-        text += f" (daemon {node.daemon})"
+    text += "".join(f" ({remark})" for _, remark in remarks)
     figures = " ".join(f"{state.name.lower()}={len(names[state])}" for state in reversed(State))
     return code, f"{_line(code, text)} | {figures}"
+
+
+def _remarks(node: NodeStatus) -> Iterator[tuple[int, str]]:
+    """Yield what is wrong with the guard itself: protected or not, what is lost next nobody gives back."""
+    if node.daemon == "stopped":
+        yield WARNING, "daemon stopped"
+    elif node.daemon != "running":
+        yield UNKNOWN, "cannot tell whether the daemon works"
+    elif node.mode != "enforce":
+        yield WARNING, f"daemon in {node.mode} mode"
+    if node.trouble is not None:
+        yield WARNING, node.trouble.splitlines()[0]
 
 
 def _part(state: State, names: list[str]) -> str:

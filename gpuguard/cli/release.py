@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import sys
 
 from gpuguard.cli import codes
-from gpuguard.config import load
+from gpuguard.cli.settings import load
 from gpuguard.model.reports import ReleaseReport
 
 
@@ -14,7 +15,10 @@ def run(args: argparse.Namespace) -> int:
     """Release devices of one container, and say what that does not do."""
     from gpuguard.guard import once  # noqa: PLC0415 - its libraries are slow to import, and rendering needs none
 
-    print(people(asyncio.run(once.release(load(args.config), args.container, args.devices))))
+    settings, fault = load(args.config)
+    print(people(asyncio.run(once.release(settings, args.container, args.devices, fault=fault))))
+    if fault is not None:
+        print(f"gpuguard: done with the running daemon's settings, since {fault}", file=sys.stderr)
     return codes.OK
 
 

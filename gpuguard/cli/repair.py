@@ -11,8 +11,8 @@ from dataclasses import asdict
 from typing import Optional
 
 from gpuguard.cli import codes, colour, status, table
+from gpuguard.cli.settings import load
 from gpuguard.cli.table import Cell
-from gpuguard.config import load
 from gpuguard.model.reports import Repair, RepairReport
 
 
@@ -20,7 +20,8 @@ def run(args: argparse.Namespace) -> int:
     """Repair the named containers or all, and tell what came of it; what failed goes to stderr as well."""
     from gpuguard.guard import once  # noqa: PLC0415 - its libraries are slow to import, and rendering needs none
 
-    report = asyncio.run(once.repair(load(args.config), args.containers, dry_run=args.dry_run))
+    settings, fault = load(args.config)
+    report = asyncio.run(once.repair(settings, args.containers, dry_run=args.dry_run, fault=fault))
     if args.json:
         print(json.dumps({"version": 1, **asdict(report)}, indent=2))
     else:
@@ -29,6 +30,8 @@ def run(args: argparse.Namespace) -> int:
     for repair in report.repairs:
         if repair.error is not None:
             print(f"gpuguard: {repair.scope}: {table.printable(repair.error)}", file=sys.stderr)
+    if fault is not None:
+        print(f"gpuguard: done with the running daemon's settings, since {fault}", file=sys.stderr)
     return exit_code(report)
 
 

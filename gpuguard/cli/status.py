@@ -12,8 +12,10 @@ from collections.abc import Iterator
 from typing import Optional
 
 from gpuguard.cli import codes, colour, table
+from gpuguard.cli.settings import load
 from gpuguard.cli.table import Cell
-from gpuguard.config import Settings, load
+from gpuguard.config import Settings
+from gpuguard.errors import ConfigError
 from gpuguard.model.rule import Rule
 from gpuguard.model.state import State
 from gpuguard.model.status import ContainerStatus, DeviceStatus, NodeStatus
@@ -22,9 +24,12 @@ _WATCH_SECONDS = 2
 _GENERATED_ID = 64
 _NONE = "-"
 _CLEAR_SCREEN = "\x1b[H\x1b[2J"
-_DAEMON_ADVICE = """\
+_STOPPED = """\
 The daemon is not running, so nobody gives back what gets lost: `systemctl start gpuguard`
 (`gpuguard repair` gives back what is lost now, once)."""
+_UNKNOWN = "Whether the daemon is at work cannot be told: ask as root, and see `systemctl status gpuguard`."
+_OBSERVES = "The daemon only observes ([guard] mode, or --observe-only): nobody gives back what gets lost."
+_NOT_TAKEN = "The daemon goes on with the settings from before: `gpuguard config check`, `systemctl reload gpuguard`."
 _HEADER = ("STATE", "CONTAINER", "ID", "RUNTIME", "NOW", "AFTER RELOAD", "DEVICES")
 # What needs a person most comes first.
 ORDER = (
@@ -56,14 +61,14 @@ _TOO_EARLY = Cell("too early")
 
 def run(args: argparse.Namespace) -> int:
     """Show the node once, or again and again until Ctrl-C."""
-    settings = load(args.config)
+    settings, fault = load(args.config)
     if args.json:
-        print(json.dumps(document(look(settings)), indent=2))
+        print(json.dumps(document(look(settings, fault)), indent=2))
         return codes.OK
     terminal = sys.stdout.isatty()
     while True:
         text = people(
-            look(settings),
+            look(settings, fault),
             width=shutil.get_terminal_size().columns if terminal else None,
             colours=colour.wanted(sys.stdout),
             everything=args.all,
@@ -74,18 +79,24 @@ def run(args: argparse.Namespace) -> int:
         time.sleep(_WATCH_SECONDS)
 
 
-def look(settings: Settings) -> NodeStatus:
-    """Look at the node once. Raises GpuguardError."""
+def look(settings: Settings, fault: Optional[ConfigError] = None) -> NodeStatus:
+    """Look at the node once; `fault` is what is wrong with the file of the settings. Raises GpuguardError."""
     from gpuguard.guard import once  # noqa: PLC0415 - its libraries are slow to import, and rendering needs none
 
-    return asyncio.run(once.look(settings))
+    return asyncio.run(once.look(settings, fault))
 
 
 def document(node: NodeStatus) -> dict[str, object]:
     """Return what --json prints."""
     return {
         "version": 1,
-        "node": {"cgroup": node.cgroup, "systemd": node.systemd, "mode": node.mode, "daemon": node.daemon},
+        "node": {
+            "cgroup": node.cgroup,
+            "systemd": node.systemd,
+            "mode": node.mode,
+            "daemon": node.daemon,
+            "trouble": node.trouble,
+        },
         "containers": [_container(container) for container in node.containers],
     }
 
@@ -104,9 +115,21 @@ def people(node: NodeStatus, *, width: Optional[int] = None, colours: bool = Fal
     if hidden:
         lines.append(f"{hidden} without any device filter, with nothing to guard: --all shows them")
     lines.append(summary(node) if node.containers else "no GPU container on this node")
-    if node.daemon != "running":
-        lines.append(_DAEMON_ADVICE)
+    lines += _about_the_guard(node)
     return "\n".join(lines)
+
+
+def _about_the_guard(node: NodeStatus) -> Iterator[str]:
+    if node.daemon == "stopped":
+        yield _STOPPED
+    elif node.daemon != "running":
+        yield _UNKNOWN
+    elif node.mode == "observe":
+        yield _OBSERVES
+    if node.trouble is not None:
+        yield from (table.printable(line) for line in node.trouble.splitlines())
+        if node.daemon == "running":
+            yield _NOT_TAKEN
 
 
 def summary(node: NodeStatus) -> str:

@@ -6,15 +6,16 @@ One JSON document in one line each way. The socket lies in the run directory and
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
+import socket
+import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Union
+from typing import Any, Optional, Union
 
 from gpuguard.errors import GpuguardError, NotFoundError
-from gpuguard.model.reports import ReleaseReport, Repair, RepairReport
+from gpuguard.model.reports import DaemonReport, ReleaseReport, Repair, RepairReport
 from gpuguard.model.state import State
 
 SOCKET = "control.sock"
@@ -23,7 +24,11 @@ _REQUEST_TIME = 5.0
 # A repair of all containers waits for systemd, which may be busy.
 _ANSWER_TIME = 300.0
 
-Report = Union[RepairReport, ReleaseReport]
+# Seconds that a client waits for its place in the queue, and for an answer that needs no work.
+_CONNECT_TIME = 1.0
+_CONNECT_RETRY = 0.02
+
+Report = Union[RepairReport, ReleaseReport, DaemonReport]
 Answer = Callable[[dict[str, Any]], Awaitable[Report]]
 
 
@@ -83,16 +88,24 @@ class ControlServer:
             return {"error": str(error)}  # also what a request that is not ours makes of the verbs
 
 
-async def daemon_runs(run: Path) -> bool:
-    """Whether a daemon listens on the control socket."""
+async def daemon_runs(run: Path) -> Optional[bool]:
+    """Whether a daemon listens on the control socket, None when that cannot be told."""
     try:
-        _, writer = await asyncio.open_unix_connection(str(run / SOCKET))
-    except OSError:
+        link = await _connect(run)
+    except BlockingIOError:  # a queue that is full is somebody's
+        return True
+    except (FileNotFoundError, NotADirectoryError, ConnectionRefusedError):
         return False
-    writer.close()
-    with contextlib.suppress(OSError):
-        await writer.wait_closed()
+    except OSError:
+        return None
+    link.close()
     return True
+
+
+async def daemon(run: Path) -> DaemonReport:
+    """Ask the daemon about itself. Raises GpuguardError."""
+    report = await _ask(run, {"verb": "daemon"}, _REQUEST_TIME)
+    return DaemonReport(report["version"], report["mode"], report["settings"], report["trouble"])
 
 
 async def repair(run: Path, names: Sequence[str]) -> RepairReport:
@@ -126,12 +139,12 @@ async def release(run: Path, name: str, devices: Sequence[str]) -> ReleaseReport
     )
 
 
-async def _ask(run: Path, request: dict[str, Any]) -> Any:  # noqa: ANN401 - a JSON document
+async def _ask(run: Path, request: dict[str, Any], patience: float = _ANSWER_TIME) -> Any:  # noqa: ANN401 - JSON
     try:
-        reader, writer = await asyncio.open_unix_connection(str(run / SOCKET), limit=_MAX_LINE)
+        reader, writer = await asyncio.open_unix_connection(sock=await _connect(run), limit=_MAX_LINE)
         try:
             writer.write(json.dumps(request).encode() + b"\n")
-            answer = json.loads(await asyncio.wait_for(reader.readline(), _ANSWER_TIME))
+            answer = json.loads(await asyncio.wait_for(reader.readline(), patience))
         finally:
             writer.close()
     except (OSError, ValueError, asyncio.TimeoutError) as error:
@@ -141,3 +154,26 @@ async def _ask(run: Path, request: dict[str, Any]) -> Any:  # noqa: ANN401 - a J
     if "report" not in answer:
         raise GpuguardError(f"the daemon answers: {answer.get('error')}")
     return answer["report"]
+
+
+async def _connect(run: Path) -> socket.socket:
+    """Connect to the control socket. Raises OSError, BlockingIOError when its queue stays full.
+
+    connect(2) of a Unix socket is done at once or answers EAGAIN, which asyncio takes for "under way".
+    """
+    deadline = time.monotonic() + _CONNECT_TIME
+    while True:
+        link = socket.socket(socket.AF_UNIX)
+        link.settimeout(0)
+        try:
+            link.connect(str(run / SOCKET))
+        except BlockingIOError:
+            link.close()
+            if time.monotonic() >= deadline:
+                raise
+        except OSError:
+            link.close()
+            raise
+        else:
+            return link
+        await asyncio.sleep(_CONNECT_RETRY)

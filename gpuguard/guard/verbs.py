@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Optional, Union
@@ -17,7 +17,7 @@ from gpuguard.guard.scope import Scope
 from gpuguard.guard.watch import Watch
 from gpuguard.kernel.procfs import Host
 from gpuguard.model.entitlement import release as without
-from gpuguard.model.reports import WELL, ReleaseReport, Repair, RepairReport
+from gpuguard.model.reports import WELL, DaemonReport, ReleaseReport, Repair, RepairReport
 from gpuguard.model.rule import Rule
 from gpuguard.model.state import State
 from gpuguard.report.log import silent
@@ -30,12 +30,15 @@ _SHORTEST_ID = 12
 class Desk:
     """Answers what commands ask of a running daemon."""
 
-    def __init__(self, assembly: Assembly) -> None:
+    def __init__(self, assembly: Assembly, describe: Callable[[], DaemonReport]) -> None:
         self._assembly = assembly
+        self._describe = describe
 
-    async def answer(self, request: Mapping[str, Any]) -> Union[RepairReport, ReleaseReport]:
+    async def answer(self, request: Mapping[str, Any]) -> Union[RepairReport, ReleaseReport, DaemonReport]:
         """Do what one request of control.py asks. Raises GpuguardError."""
         guard, verb = self._assembly.guard, request.get("verb")
+        if verb == "daemon":
+            return self._describe()
         if verb == "release":
             name, devices = request["name"], request["devices"]
             return release(guard, self._assembly.host, str(name), [str(device) for device in devices])

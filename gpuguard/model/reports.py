@@ -1,4 +1,4 @@
-"""What the commands that change something have to tell."""
+"""What a daemon, and the commands that change something, have to tell."""
 
 from __future__ import annotations
 
@@ -51,3 +51,16 @@ class ReleaseReport:
     devices: tuple[str, ...]
     effective: tuple[str, ...] = ()
     declared: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class DaemonReport:
+    """A running daemon: its version, the mode that it runs in, and its settings as TOML.
+
+    `trouble` says what it was told to take for its settings and did not.
+    """
+
+    version: str
+    mode: str
+    settings: str
+    trouble: Optional[str] = None

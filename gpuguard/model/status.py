@@ -44,10 +44,14 @@ class ContainerStatus:
 
 @dataclass(frozen=True)
 class NodeStatus:
-    """The node: cgroup is "v1" or "v2", mode "enforce" or "observe", daemon "running" or "stopped"."""
+    """The node: cgroup is "v1" or "v2", mode "enforce" or "observe", daemon "running", "stopped" or "unknown".
+
+    `trouble` says what is wrong with the daemon or its configuration.
+    """
 
     cgroup: str
     systemd: Optional[int]
     mode: str
     daemon: str
     containers: tuple[ContainerStatus, ...] = ()
+    trouble: Optional[str] = None

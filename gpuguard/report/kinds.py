@@ -30,12 +30,17 @@ class KINDS(enum.Enum):
     config_reloaded = (
         "0f59419f1e74436ba7c5d4bc08bb6523",
         "info",
-        "configuration {path} was read again and is in force",
+        "configuration {path} was read again and is in force, in {mode} mode",
     )
     config_rejected = (
         "c526418d45d941deac913fe320635113",
         "error",
         "configuration not taken, the one before stays in force: {reason}",
+    )
+    needs_restart = (
+        "31d6f2a85c0b4d27a8e69a4c1ff0b7d3",
+        "warning",
+        "the setting {setting} has changed: that takes a restart of gpuguard, until then the one before stays in force",
     )
     found = (
         "4ea1164626f543bcac86b4162088f57f",

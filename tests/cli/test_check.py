@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
+from typing import Optional
 
 import pytest
 
@@ -53,11 +55,27 @@ def test_many_names_are_cut() -> None:
     assert "9 lost (job0, job1, job2, job3, job4 and 4 more) | " in line
 
 
-def test_a_stopped_daemon_is_part_of_the_text() -> None:
-    """The verdict is about the containers; the reader still learns that nobody guards them."""
-    code, line = verdict(node(container("t", State.PROTECTED), daemon="stopped"))
-    assert code == 0
-    assert "1 protected (daemon stopped) | " in line
+@pytest.mark.parametrize(
+    ("daemon", "mode", "trouble", "code", "remark"),
+    [
+        ("stopped", "enforce", None, 1, "daemon stopped"),
+        ("running", "observe", None, 1, "daemon in observe mode"),
+        ("unknown", "enforce", None, 3, "cannot tell whether the daemon works"),
+        ("running", "enforce", "g.toml: 2 faults\n  one\n  two", 1, "g.toml: 2 faults"),
+    ],
+)
+def test_who_is_not_guarded_is_warned(daemon: str, mode: str, trouble: Optional[str], code: int, remark: str) -> None:
+    """However well the containers are, and be there none yet: what is lost next nobody would give back."""
+    for containers in ((container("t", State.PROTECTED),), ()):
+        told, line = verdict(replace(node(*containers, daemon=daemon), mode=mode, trouble=trouble))
+        assert told == code
+        assert f" ({remark}) | " in line
+
+
+def test_an_outage_outweighs_the_daemons_absence() -> None:
+    """A stopped daemon does not make a loss look better, nor an unknown one."""
+    for daemon in ("stopped", "unknown"):
+        assert verdict(node(container("t", State.LOST), daemon=daemon))[0] == 2
 
 
 def test_a_name_cannot_forge_performance_data() -> None:

@@ -44,7 +44,11 @@ def test_from_risk_to_safety(sim: SimNode, config: str) -> None:
     assert (deed["scope"], deed["after"], deed["error"]) == (scope.name, "protected", None)
 
     sim.daemon_reload()
-    assert gpuguard_command("check", "--config", config).returncode == 0
+    checked = gpuguard_command("check", "--config", config)
+    assert (checked.returncode, checked.stdout.partition(" | ")[0]) == (
+        1,
+        "GPUGUARD WARNING - 1 protected (daemon stopped)",
+    )
 
 
 def test_what_is_not_there_is_exit_code_4(sim: SimNode, config: str) -> None:

@@ -24,7 +24,7 @@ def test_json_is_the_documented_document() -> None:
     )
     assert json.loads(json.dumps(document(node(trainer)))) == {
         "version": 1,
-        "node": {"cgroup": "v1", "systemd": 252, "mode": "enforce", "daemon": "running"},
+        "node": {"cgroup": "v1", "systemd": 252, "mode": "enforce", "daemon": "running", "trouble": None},
         "containers": [
             {
                 "scope": trainer.scope,
@@ -136,6 +136,15 @@ def test_a_stopped_daemon_is_told_with_the_cure() -> None:
     """Somebody who looks because of a loss learns that nobody mends it, and what to type."""
     assert "systemctl start gpuguard" in people(node(daemon="stopped"))
     assert "systemctl start gpuguard" not in people(node())
+
+
+def test_what_is_wrong_with_the_guard_is_told() -> None:
+    """That it only observes, cannot be reached, or was told to take a bad configuration: each with what to do."""
+    assert "only observes" in people(replace(node(), mode="observe"))
+    assert "ask as root" in people(node(daemon="unknown"))
+    lines = people(replace(node(), trouble="g.toml: 2 faults\n  guard.mode: \x1b")).splitlines()
+    assert lines[2:4] == ["g.toml: 2 faults", "  guard.mode: ?"]
+    assert "goes on with the settings from before" in lines[4]
 
 
 @pytest.mark.parametrize("name", ["\x1b[31mred", "two\nlines", "\u202eesrever"])

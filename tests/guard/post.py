@@ -9,12 +9,14 @@ from typing import Any, Optional
 
 from prometheus_client.parser import text_string_to_metric_families
 
+from gpuguard import __version__
 from gpuguard.config import Settings
 from gpuguard.guard.build import assemble
 from gpuguard.guard.clock import Clock
 from gpuguard.guard.guard import Guard
 from gpuguard.guard.listen import Listener
 from gpuguard.guard.scope import Scope
+from gpuguard.model.reports import DaemonReport
 from gpuguard.model.state import State
 from gpuguard.report.metrics import Metrics
 from gpuguard.systemd.monitor import MonitorSource
@@ -94,6 +96,10 @@ class Post:
     async def stop(self) -> None:
         """End, and leave the node as it is."""
         await self._stack.aclose()
+
+    def describe(self) -> DaemonReport:
+        """Tell of itself, as a daemon does."""
+        return DaemonReport(__version__, "enforce" if self._enforce else "observe", self._settings.to_toml())
 
     def of(self, scope: SimScope) -> Scope:
         """Return what the guard has of a scope."""

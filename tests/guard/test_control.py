@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import socket
+import subprocess
+import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -15,7 +18,7 @@ import pytest
 from gpuguard.errors import GpuguardError, NotFoundError
 from gpuguard.guard import control
 from gpuguard.guard.control import SOCKET, ControlServer
-from gpuguard.model.reports import ReleaseReport, Repair, RepairReport
+from gpuguard.model.reports import DaemonReport, ReleaseReport, Repair, RepairReport
 from gpuguard.model.state import State
 from tests.report.support import until
 
@@ -26,6 +29,12 @@ REPAIR = RepairReport(
         Repair("docker-b.scope", "b", State.AT_RISK, State.AT_RISK, (), "systemd refuses"),
     ),
 )
+ASK = """
+import asyncio, pathlib, sys
+from gpuguard.guard.control import daemon_runs
+print(asyncio.run(daemon_runs(pathlib.Path(sys.argv[1]))))
+"""
+DAEMON = DaemonReport("1.0", "observe", '[guard]\nmode = "observe"\n', "configuration not taken")
 RELEASE = ReleaseReport("docker-a.scope", "a", ("c 195:0 rw",), ("c 195:0 rw",), ())
 
 
@@ -37,12 +46,14 @@ class Desk:
         self.hold = asyncio.Event()
         self.hold.set()
 
-    async def answer(self, request: dict[str, Any]) -> Union[RepairReport, ReleaseReport]:
+    async def answer(self, request: dict[str, Any]) -> Union[RepairReport, ReleaseReport, DaemonReport]:
         """Answer by the verb."""
         self.requests.append(request)
         await self.hold.wait()
         if request["verb"] == "repair":
             return REPAIR
+        if request["verb"] == "daemon":
+            return DAEMON
         if request["name"] == "nobody":
             raise NotFoundError("nobody: no GPU container of this id")
         if request["name"] == "broken":
@@ -93,6 +104,11 @@ class TestConversation:
         assert await control.release(run, "a", ["/dev/nvidia0"]) == RELEASE
         assert desk.requests == [{"verb": "release", "name": "a", "devices": ["/dev/nvidia0"]}]
 
+    async def test_of_the_daemon_itself(self, run: Path, desk: Desk) -> None:
+        """What the daemon tells of itself arrives as it was given."""
+        assert await control.daemon(run) == DAEMON
+        assert desk.requests == [{"verb": "daemon"}]
+
     async def test_not_found(self, run: Path, desk: Desk) -> None:
         """What the daemon does not find the command does not find, in the same words."""
         with pytest.raises(NotFoundError, match="nobody: no GPU container of this id"):
@@ -121,6 +137,45 @@ class TestPresence:
         """A daemon that listens runs; asking it so asks nothing of it."""
         assert await control.daemon_runs(run)
         assert desk.requests == []
+
+    @pytest.mark.invariant(4)
+    async def test_that_may_not_be_asked(self, run: Path, desk: Desk) -> None:
+        """Whom the socket does not let in cannot tell whether a daemon runs."""
+        (run / SOCKET).chmod(0)
+        # Root without its right to pass over permissions is like anybody else.
+        powerless = ["setpriv", "--bounding-set=-dac_override", "--inh-caps=-dac_override", "--"]
+        client = await asyncio.create_subprocess_exec(
+            *(powerless if os.geteuid() == 0 else []), sys.executable, "-c", ASK, str(run), stdout=subprocess.PIPE
+        )
+        answer, _ = await client.communicate()
+        assert answer == b"None\n"
+        assert desk.requests == []
+
+    @pytest.mark.invariant(4)
+    async def test_with_a_full_queue(self, run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """A socket whose queue is full is a daemon's: it is not taken for stopped, and an answer is not waited for."""
+        monkeypatch.setattr(control, "_CONNECT_TIME", 0.1)
+        with socket.socket(socket.AF_UNIX) as busy, socket.socket(socket.AF_UNIX) as waiting:
+            busy.bind(str(run / SOCKET))
+            busy.listen(0)
+            waiting.connect(str(run / SOCKET))
+            assert await control.daemon_runs(run) is True
+            with pytest.raises(GpuguardError, match="the daemon does not answer"):
+                await control.repair(run, [])
+
+    async def test_a_place_in_the_queue_is_waited_for(self, run: Path) -> None:
+        """A queue that is full for a moment costs nobody his answer."""
+        desk = Desk()
+        with socket.socket(socket.AF_UNIX) as busy, socket.socket(socket.AF_UNIX) as waiting:
+            busy.bind(str(run / SOCKET))
+            busy.listen(0)
+            waiting.connect(str(run / SOCKET))
+            asking = asyncio.ensure_future(control.repair(run, []))
+            await asyncio.sleep(0.1)
+            server = ControlServer(run, desk.answer)
+            await server.start()
+            assert await asyncio.wait_for(asking, 20) == REPAIR
+            await server.stop()
 
     async def test_without(self, run: Path) -> None:
         """Without a socket no daemon runs, and a request says so."""

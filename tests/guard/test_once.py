@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+import socket
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
-from gpuguard.errors import LedgerError, NotFoundError
-from gpuguard.guard import once, verbs
+from gpuguard.errors import ConfigError, LedgerError, NotFoundError
+from gpuguard.guard import control, once, verbs
 from gpuguard.guard.control import ControlServer
 from gpuguard.guard.lock import guard_lock
 from gpuguard.model.state import State
@@ -34,9 +36,16 @@ def patience(monkeypatch: pytest.MonkeyPatch) -> None:
 async def daemon(sim: SimNode, station: Station) -> AsyncIterator[Post]:
     """Return a guard that can be asked over the control socket."""
     post = await station(sim)
-    server = ControlServer(sim.path("/run/gpuguard"), verbs.Desk(post.assembly).answer)
+    async with desk(sim, post):
+        yield post
+
+
+@contextlib.asynccontextmanager
+async def desk(sim: SimNode, post: Post) -> AsyncIterator[None]:
+    """Have a guard answer on the control socket."""
+    server = ControlServer(sim.path("/run/gpuguard"), verbs.Desk(post.assembly, post.describe).answer)
     await server.start()
-    yield post
+    yield
     await server.stop()
 
 
@@ -83,6 +92,58 @@ class TestLook:
         await daemon.becomes(scope, State.PROTECTED)
         node = await once.look(settings(sim))
         assert (node.daemon, [one.state for one in node.containers]) == ("running", [State.PROTECTED])
+
+
+class TestBesideADaemon:
+    """What commands take from a daemon that runs."""
+
+    async def test_its_mode_counts(self, sim: SimNode, station: Station) -> None:
+        """A daemon that only observes is told as such, whatever the file says."""
+        post = await station(sim, enforce=False)
+        async with desk(sim, post):
+            node = await once.look(settings(sim))
+        assert (node.daemon, node.mode, node.trouble) == ("running", "observe", None)
+
+    async def test_its_settings_count(self, sim: SimNode, station: Station) -> None:
+        """What it does not guard is not shown, although the file says otherwise by now."""
+        sim.scope(hook_rules=[GPU0])
+        post = await station(sim, {"devices": {"classes": ["infiniband"]}})
+        async with desk(sim, post):
+            assert (await once.look(settings(sim))).containers == ()
+            assert (await once.repair(settings(sim), [], dry_run=True)).repairs == ()
+        assert len((await once.look(settings(sim))).containers) == 1
+
+    async def test_they_make_up_for_a_bad_file(self, sim: SimNode, station: Station) -> None:
+        """With a bad file commands work as long as a daemon has good settings, and tell; without one they refuse."""
+        scope = sim.scope(hook_rules=[GPU0])
+        post = await station(sim)
+        await post.becomes(scope, State.PROTECTED)
+        fault = ConfigError("gpuguard.toml: not TOML")
+        async with desk(sim, post):
+            node = await once.look(settings(sim), fault)
+            assert (node.daemon, node.trouble) == ("running", "gpuguard.toml: not TOML")
+            assert (await once.repair(settings(sim), [], dry_run=True, fault=fault)).repairs[0].settled
+            assert (await once.repair(settings(sim), [], dry_run=False, fault=fault)).repairs[0].settled
+            assert (await once.release(settings(sim), scope.name, [], fault=fault)).devices == (GPU0,)
+        with pytest.raises(ConfigError, match="not TOML"):
+            await once.look(settings(sim), fault)
+        for dry_run in (True, False):
+            with pytest.raises(ConfigError, match="not TOML"):
+                await once.repair(settings(sim), [], dry_run=dry_run, fault=fault)
+        with pytest.raises(ConfigError, match="not TOML"):
+            await once.release(settings(sim), scope.name, [], fault=fault)
+
+    @pytest.mark.invariant(4)
+    async def test_one_that_hangs_is_not_known_to_run(self, sim: SimNode, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Somebody listens and does not answer: neither running nor stopped, and the containers are shown."""
+        monkeypatch.setattr(control, "_REQUEST_TIME", 0.2)
+        sim.scope(hook_rules=[GPU0])
+        with socket.socket(socket.AF_UNIX) as silent:
+            silent.bind(str(sim.path("/run/gpuguard") / control.SOCKET))
+            silent.listen(8)
+            node = await once.look(settings(sim))
+        assert (node.daemon, len(node.containers)) == ("unknown", 1)
+        assert "does not answer" in (node.trouble or "")
 
 
 class TestRepair:

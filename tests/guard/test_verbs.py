@@ -30,7 +30,7 @@ def id_of(scope: SimScope) -> str:
 
 async def ask(post: Post, **request: object) -> object:
     """Ask what a command asks over the control socket."""
-    return await verbs.Desk(post.assembly).answer(json.loads(json.dumps(request)))
+    return await verbs.Desk(post.assembly, post.describe).answer(json.loads(json.dumps(request)))
 
 
 class TestFind:
@@ -155,6 +155,15 @@ class TestRepair:
         post = await station(sim, enforce=False)
         with pytest.raises(GpuguardError, match="observe mode"):
             await ask(post, verb="repair", names=[])
+
+
+class TestDaemon:
+    """What a command asks before it does anything."""
+
+    async def test_tells_of_itself(self, sim: SimNode, station: Station) -> None:
+        """Its mode and settings are those that it works with."""
+        post = await station(sim, SLOW, enforce=False)
+        assert await ask(post, verb="daemon") == post.describe()
 
 
 class TestRelease:

@@ -29,6 +29,7 @@ IDS = {
     "stopped": "ff62d99d3eb34699a4b7de9d141cf33f",
     "config_reloaded": "0f59419f1e74436ba7c5d4bc08bb6523",
     "config_rejected": "c526418d45d941deac913fe320635113",
+    "needs_restart": "31d6f2a85c0b4d27a8e69a4c1ff0b7d3",
     "found": "4ea1164626f543bcac86b4162088f57f",
     "gone": "9c71d35544524ce1996536d60f3d9fec",
     "lost": "e3365244e0a945beb287b1643e4efd3a",
