@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from gpuguard.config import Settings
+from gpuguard.config import Metrics, Settings
 from gpuguard.errors import ConfigError
 from gpuguard.report import endpoint as module
 from gpuguard.report.endpoint import Endpoint
@@ -19,7 +19,7 @@ from tests.report.support import until
 from tests.report.test_tls import Authority
 
 
-def metrics(listen: str, **more: str) -> module.Metrics:
+def metrics(listen: str, **more: str) -> Metrics:
     """Return settings for an address."""
     return Settings.from_mapping({"metrics": {"listen": listen, **more}}).metrics
 
