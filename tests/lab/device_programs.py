@@ -113,7 +113,10 @@ def systemd(rules: Iterable[Rule], header: bytes = HEADER) -> bytes:
     """Return what systemd makes of DeviceAllow: the access comes first, and all ways out end in one exit."""
     deny = instruction(ALU64 | MOV, 0, immediate=0) + instruction(JMP | JA, offset=1)
     code = deny
-    for rule in reversed(list(rules)):
+    entries = list(rules)
+    if not entries:
+        return answer(allow=False, kind=ALU64)
+    for rule in reversed(entries):
         allow = instruction(JMP | JA, offset=length(code))
         code = block(_access(rule) + _type(rule) + _numbers(rule), allow) + code
     return header + code + answer(allow=True, kind=ALU64)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 
 from tests.lab.device_programs import ALU32, ALU64, JMP, JMP32, LDXH, LDXW, MOV, REG, answer, instruction, length
 
@@ -19,17 +20,19 @@ _EQUALITY = (0x10, 0x50)
 _NUMBERS = (0, 1, 2, 3, 4, 5, 6, 7, 16, 31, 0xFFFF, 0x10001, 0x20002, -1, -2, -(1 << 31), (1 << 31) - 1)
 
 
-def random_program(choose: random.Random, size: int = 12, *, plain: bool = False, numbers: int = 4) -> bytes:
+def random_program(
+    choose: random.Random, size: int = 12, *, plain: bool = False, numbers: Sequence[int] = range(4)
+) -> bytes:
     """Return a program of some `size` instructions between its start and its end.
 
-    It compares major and minor with numbers below `numbers`. `plain`: only for equality, and it does no arithmetic
+    It compares major and minor with these `numbers`. `plain`: only for equality, and it does no arithmetic
     with them, as programs do that gpuguard can put into rules.
     """
     return _Maker(choose, plain=plain, numbers=numbers).program(size)
 
 
 class _Maker:
-    def __init__(self, choose: random.Random, *, plain: bool, numbers: int) -> None:
+    def __init__(self, choose: random.Random, *, plain: bool, numbers: Sequence[int]) -> None:
         self._choose = choose
         self._plain = plain
         self._numbers = numbers
@@ -39,20 +42,23 @@ class _Maker:
         code = answer(choose.random() < 0.5)  # what ends it when nothing has
         for _ in range(choose.randint(1, size)):
             code = self._one(length(code)) + code
-        spares = b"".join(instruction(ALU64 | MOV, one, immediate=self._number()) for one in (0, *_SPARE))
+        spares = b"".join(instruction(ALU64 | MOV, one, immediate=self._number()) for one in _SPARE)
+        spares += instruction(
+            ALU64 | MOV, 0, immediate=choose.randint(0, 1)
+        )  # some jump past the last answer's first half
         words = b"".join(self._load_word(register) for register in _WORDS)
         numbers = instruction(LDXW, _MAJOR, _CONTEXT, 4) + instruction(LDXW, _MINOR, _CONTEXT, 8)
         return spares + words + numbers + code
 
     def _one(self, rest: int) -> bytes:
         """Return something to put before `rest` instructions."""
-        kind = self._choose.choice(["branch", "branch", "numbers", "numbers", "arithmetic", "word", "jump", "end"])
+        kind = self._choose.choice(["branch", "branch", "numbers", "numbers", "arithmetic", "word", "end"])
         offset = self._choose.randint(0, rest - 2)
         if kind == "branch":
             return self._branch(offset, self._any(), _COMPARISONS, self._number())
         if kind == "numbers":
             comparisons = _EQUALITY if self._plain else _COMPARISONS
-            number = self._choose.randrange(self._numbers)
+            number = self._choose.choice(self._numbers)
             wide = self._choose.choice([JMP, JMP32])
             register = self._choose.choice([_MAJOR, _MINOR])
             return instruction(wide | self._choose.choice(comparisons), register, 0, offset, number)
@@ -60,8 +66,6 @@ class _Maker:
             return self._arithmetic()
         if kind == "word":
             return self._load_word(self._choose.choice(_WORDS))
-        if kind == "jump":
-            return instruction(JMP, offset=offset)
         return self._branch(2, self._any(), _COMPARISONS, self._number()) + answer(self._choose.choice([True, False]))
 
     def _any(self) -> int:
