@@ -99,7 +99,7 @@ class Mender:
         except CgroupUnreadableError as left:  # somebody has put something in it
             error = error or str(left)
         if missing:
-            error = f"{target.control_group}: no longer in force after declaring: {_text(missing)}"
+            error = f"{target.control_group}: not in force after declaring: {_text(missing)}"
         return Deed("declare", time.monotonic() - begin, error)
 
     async def remove_left_shield(self, target: Target) -> bool:

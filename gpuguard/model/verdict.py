@@ -78,7 +78,7 @@ def _state(look: Observation, entitled: Entitlement, lost: Rules, at_risk: Rules
     if not entitled.settled:
         return State.SETTLING, "too early to judge"
     if lost:
-        return (State.LOST if lost == entitled.rules else State.PARTIAL), _why_blocked(look, lost)
+        return (State.LOST if lost == entitled.rules else State.PARTIAL), _who_denies(look, lost)
     if look.declared is None:
         return State.AT_RISK, look.trouble or "systemd cannot be asked"
     if at_risk:
@@ -91,13 +91,15 @@ def _blocking(look: Observation, rule: Rule) -> list[DeviceFilter]:
     return [entry for entry in denying(look.filters, rule) if not of_systemd(entry, look.control_group)]
 
 
-def _why_blocked(look: Observation, lost: Rules) -> Optional[str]:
-    denied = [
-        f"{entry} denies {rule}"
-        for rule in sorted(lost, key=lambda rule: rule.sort_key)
-        for entry in _blocking(look, rule)
-    ]
-    return "blocked: " + "; ".join(denied) if denied else None
+def _who_denies(look: Observation, lost: Rules) -> Optional[str]:
+    """Name the programs that deny what is lost, of those that no declaration cures if there are any."""
+    denied: dict[DeviceFilter, list[str]] = {}
+    blocking = any(_blocking(look, rule) for rule in lost)
+    for rule in sorted(lost, key=lambda rule: rule.sort_key):
+        for entry in _blocking(look, rule) if blocking else denying(look.filters, rule):
+            denied.setdefault(entry, []).append(str(rule))
+    text = "; ".join(f"{entry} denies {', '.join(rules)}" for entry, rules in denied.items())
+    return f"blocked: {text}" if blocking else text or None
 
 
 def _why_undeclared(look: Observation, at_risk: Rules) -> str:

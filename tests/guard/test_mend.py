@@ -181,7 +181,7 @@ class TestDeclare:
         await until(lambda: tree.devices.shielded(tree.scope))
         (tree.path(tree.scope) / "devices.list").write_text(f"{GPU0}\n")
         deed = await declaring
-        assert deed.error == f"{tree.scope}: no longer in force after declaring: c 1:3 rwm"
+        assert deed.error == f"{tree.scope}: not in force after declaring: c 1:3 rwm"
         assert deed.answered
 
     async def test_a_shield_that_somebody_uses(self, it: Declaring) -> None:

@@ -49,7 +49,8 @@ class TestDeclare:
     def test_after_the_loss(self) -> None:
         """What a reload took is declared, the rest of what the runtime's program accepts along with it."""
         assert sent(STRIPPED) == {GPU0_ENTRY, "char-189 rwm"}
-        assert judge(STRIPPED, KNOWN, guarded).state is State.LOST
+        verdict = judge(STRIPPED, KNOWN, guarded)
+        assert (verdict.state, verdict.reason) == (State.LOST, f"systemd's program 12 on {GROUP} denies {GPU0}")
         assert planned(STRIPPED).lost == tuple(KNOWN.rules)
 
     def test_after_the_loss_even_when_nothing_is_to_be_protected(self) -> None:
