@@ -52,14 +52,14 @@ def learn(  # noqa: PLR0913 - each is a fact of its own
     Nothing is learnt from what cannot be read or from a cgroup without a filter. Rules that are
     seen while unsettled are added; a settled entitlement does not grow. It settles when nobody but
     systemd has written for `settle` seconds, outside a reload, with all its rules in force. On cgroup
-    v2, where only a declaration gives back what is lost, it settles without; there the runtime's own
-    program tells until then what the runtime has given.
+    v2, where only a declaration gives back what is lost, it settles without: there the runtime's own
+    program tells what the runtime has given, whatever systemd's denies.
     """
     if known is not None and not known.belongs_to(look):
         known = None
     if look.effective is None or look.unrestricted or (known is not None and known.settled):
         return known
-    seen = frozenset(rule for rule in look.effective if guarded(rule))
+    seen = frozenset(rule for rule in look.given or () if guarded(rule))
     if known is None:
         return _first(look, seen, wall_clock) if seen else None
     refused = _refused(known.rules, look)

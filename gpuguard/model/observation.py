@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Optional
 
-from gpuguard.model.device_filter import DeviceFilter, own
+from gpuguard.model.device_filter import DeviceFilter, given, own
 from gpuguard.model.rule import Rule
 from gpuguard.model.ruleset import RuleSet
 from gpuguard.model.unit import DeviceAllow, DevicePolicy
@@ -58,3 +58,9 @@ class Observation:
         if self.effective is None:
             return False
         return self.effective.unrestricted or not (self.writable or own(self.filters, self.control_group))
+
+    @property
+    def given(self) -> Optional[RuleSet]:
+        """What the runtime gave, as far as the kernel tells: on cgroup v2 its own program, else what is in force."""
+        rules = given(self.filters, self.control_group)
+        return self.effective if rules is None or rules.unrestricted else rules

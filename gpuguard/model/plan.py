@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Optional
 
-from gpuguard.model.device_filter import Owner, given
+from gpuguard.model.device_filter import Owner
 from gpuguard.model.entitlement import Entitlement
 from gpuguard.model.observation import Declared, Observation
 from gpuguard.model.rule import Rule
@@ -88,7 +88,7 @@ def plan(  # noqa: PLR0913 - each is a fact of its own
     curable = frozenset() if look.writable else frozenset(lost) - verdict.blocked
     if declared is None or look.refusal is not None or not (curable or verdict.at_risk):
         return found
-    wanted = curable | verdict.at_risk | _along(look, look.effective, declared, guarded)
+    wanted = curable | verdict.at_risk | _along(look, declared, guarded)
     entries, unspelt = merge(declared, _sorted(wanted))
     found = replace(found, undeclarable=tuple(rule for rule in unspelt if rule in verdict.at_risk))
     if not look.writable:
@@ -103,15 +103,12 @@ def plan(  # noqa: PLR0913 - each is a fact of its own
     return replace(found, declare=entries if due else ())
 
 
-def _along(
-    look: Observation, effective: RuleSet, declared: Declared, guarded: Callable[[Rule], bool]
-) -> frozenset[Rule]:
-    """Return what else systemd does not know: what is in force, or on cgroup v2 what the runtime's program accepts.
+def _along(look: Observation, declared: Declared, guarded: Callable[[Rule], bool]) -> frozenset[Rule]:
+    """Return what else the runtime gave and systemd does not know.
 
     Rules of the guarded classes that nobody is entitled to stay as they are.
     """
-    there = given(look.filters, look.control_group) or effective
-    return frozenset(rule for rule in there if not guarded(rule) and not declared.covers(rule))
+    return frozenset(rule for rule in look.given or () if not guarded(rule) and not declared.covers(rule))
 
 
 def _filters_already(look: Observation) -> bool:

@@ -10,7 +10,7 @@ from gpuguard.model.device_filter import DeviceFilter
 from gpuguard.model.entitlement import Entitlement, learn
 from gpuguard.model.observation import Observation
 from tests.model.looks import entitlement, guarded, rules
-from tests.model.programs import SLICE, look_at, runtime, systemd
+from tests.model.programs import SLICE, look_at, runtime, systemd, unknown
 
 GPU0, GPU1, TTY = "c 1:0 rw", "c 1:1 rw", "c 5:0 rwm"
 STARTING = entitlement(GPU0, settled=False, quiet_since=99.0)
@@ -35,6 +35,23 @@ def test_what_all_programs_accept_is_learnt() -> None:
     assert found is not None
     assert found.rules == rules(GPU0)
     assert not found.settled
+
+
+def test_what_the_runtime_gave_is_learnt_after_a_loss() -> None:
+    """A container that a reload stripped before it was seen: the runtime's program still tells what it was given."""
+    found = learnt(None, look_at(runtime(GPU0, TTY), systemd(TTY)))
+    assert found is not None
+    assert found.rules == rules(GPU0)
+
+
+@pytest.mark.invariant(1)
+@pytest.mark.parametrize(
+    "filters",
+    [(unknown(GPU0), systemd(TTY)), (runtime("a *:* rwm"), systemd(TTY)), (runtime(GPU0, on=SLICE), systemd(TTY))],
+)
+def test_what_may_not_be_the_runtimes_gift_is_not_learnt(filters: tuple[DeviceFilter, ...]) -> None:
+    """A program that may be anybody's, one that is no filter, and one of a slice give nothing that is not in force."""
+    assert learnt(None, look_at(*filters)) is None
 
 
 @pytest.mark.invariant(1)
