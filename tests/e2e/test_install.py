@@ -109,6 +109,22 @@ def test_the_configuration_is_the_administrators(node_v1: Node) -> None:
     assert node_v1.run(["systemctl", "is-active", "gpuguard"]).stdout == "active\n"
 
 
+@pytest.mark.usefixtures("source")
+def test_a_machine_that_cannot_be_served_is_left_alone(node_v1: Node) -> None:
+    """Where gpuguard sees no device cgroups it says so before anything is written."""
+    config = node_v1.path(CONFIG)
+    config.parent.mkdir(parents=True, exist_ok=True)
+    config.write_text('[metrics]\nlisten = ""\n[paths]\ncgroup = "/srv"\n')
+    before = files(node_v1)
+    refused = tool(node_v1, "install", check=False)
+    assert refused.returncode == 1
+    assert "/srv: neither a v1 devices hierarchy" in refused.stderr
+    assert "nothing is installed" in refused.stderr
+    assert files(node_v1) == before
+    assert not node_v1.path("/usr/lib/gpuguard").exists()
+    assert not node_v1.path("/usr/lib/gpuguard.new").exists()
+
+
 def test_a_service_that_does_not_start_is_told_with_its_last_words(node_v1: Node, source: Path) -> None:
     """Who installs learns at once, and why, when the guard does not run."""
     (source / "gpuguard" / "daemon.py").write_text("raise SystemExit('no such luck')\n")

@@ -38,10 +38,10 @@ def short_id(scope: Scope) -> str:
 
 
 def test_check_tells_the_state_by_its_exit_code(gpu_scope: MakeScope, launch: Launch) -> None:
-    """`check` exits with 1 for a container at risk, 0 for a protected one, 2 for a lost one; it needs no daemon."""
+    """`check` exits with 1 for a container at risk and where nobody guards, 0 for a guarded one, 2 for a lost one."""
     guard = launch()
     code, text = check(guard)
-    assert (code, text) == (0, "GPUGUARD OK - no GPU container (daemon stopped)")
+    assert (code, text) == (1, "GPUGUARD WARNING - no GPU container (daemon stopped)")
 
     scope = gpu_scope()
     code, text = check(guard)
@@ -51,6 +51,7 @@ def test_check_tells_the_state_by_its_exit_code(gpu_scope: MakeScope, launch: La
     assert check(guard) == (0, "GPUGUARD OK - 1 protected")
 
     guard.daemon.stop()
+    assert check(guard) == (1, "GPUGUARD WARNING - 1 protected (daemon stopped)")
     (scope.cgroup / "devices.deny").write_text(f"{GPU0.rule} rwm")
     code, text = check(guard)
     assert (code, text) == (2, f"GPUGUARD CRITICAL - 1 lost ({short_id(scope)}) (daemon stopped)")
