@@ -7,6 +7,7 @@ import re
 import socket
 import sys
 import urllib.request
+from typing import Optional
 
 from tests.lab import machine
 from tests.lab.containers import Docker
@@ -34,11 +35,16 @@ _SHOWN = re.compile(
 def main() -> int:
     """Play on a real node where one can boot, else on the simulated one."""
     parser = argparse.ArgumentParser(prog="python -m tests.lab.demo", description=__doc__)
+    parser.add_argument(
+        "--cgroup", choices=["v1", "v2"], help="cgroup version (default: v1 where it can boot, else v2)"
+    )
     parser.add_argument("--simulated", action="store_true", help="do not try to boot a real node")
-    reason = "asked for" if parser.parse_args().simulated else machine.why_not("v1") or Docker.why_not()
+    arguments = parser.parse_args()
+    mode, reason = choose(arguments.cgroup)
+    reason = "asked for" if arguments.simulated else reason
     try:
         if reason is None:
-            with Node.boot("v1") as node:
+            with Node.boot(mode) as node:
                 play(RealStage(node))
             return 0
         if reason != "asked for":
@@ -50,6 +56,13 @@ def main() -> int:
         print(f"demo: {error}", file=sys.stderr)
         return 1
     return 0
+
+
+def choose(asked: Optional[str]) -> tuple[str, Optional[str]]:
+    """Return the cgroup version of the node, and why no such node can boot, None when it can."""
+    reasons = {mode: machine.why_not(mode) or Docker.why_not() for mode in ([asked] if asked else ["v1", "v2"])}
+    able = [mode for mode, reason in reasons.items() if reason is None]
+    return (able[0], None) if able else next(iter(reasons.items()))
 
 
 def play(stage: Stage) -> None:
@@ -82,11 +95,11 @@ def without_guard(stage: Stage) -> None:
     box = stage.box("lonely")
     before = box.gpu_rules()
     screen.command(box.shown)
-    screen.lists("GPU rules in its devices.list", before, before)
+    screen.lists(stage.list_shown, before, before)
     show_open(box)
     screen.command(stage.reload_shown)
     stage.reload()
-    screen.lists("GPU rules in its devices.list", before, box.gpu_rules())
+    screen.lists(stage.list_shown, before, box.gpu_rules())
     show_open(box)
     screen.say("Every new CUDA process in it says: Failed to initialize NVML: Unknown Error. It stays so.")
 
@@ -105,7 +118,7 @@ def first_loss(stage: Stage, guard: Daemon) -> Box:
     screen.say(
         "gpuguard's time is an upper bound, from the start of the reload on; the gap that a process meets is shorter"
     )
-    screen.lists("GPU rules in its devices.list", before, box.gpu_rules())
+    screen.lists(stage.list_shown, before, box.gpu_rules())
     show_open(box)
     return box
 
@@ -114,8 +127,8 @@ def next_reload(stage: Stage, guard: Daemon, box: Box) -> None:
     """Show that systemd remembers: nothing to repair any more."""
     screen.heading("3. The next reload: systemd itself writes the GPU rules now, gpuguard has nothing to do")
     before = box.gpu_rules()
-    reload_while_opening(stage, box, "systemd's own gap between its deny-all and its allows")
-    screen.lists("GPU rules in its devices.list", before, box.gpu_rules())
+    reload_while_opening(stage, box, "systemd's own gap")
+    screen.lists(stage.list_shown, before, box.gpu_rules())
     screen.say(f"repairs by gpuguard meanwhile       {len(lines_of(guard, box.scope, ['repaired'])) - 1}")
 
 
@@ -139,7 +152,7 @@ def before_the_loss(stage: Stage, guard: Daemon) -> None:
     until(lambda: bool(lines_of(guard, box.scope, ["declared"])), 20, "gpuguard to protect the container")
     screen.quote(lines_of(guard, box.scope, ["found", "declared"]))
     reload_while_opening(stage, box, "systemd's own gap")
-    screen.lists("GPU rules in its devices.list", before, box.gpu_rules())
+    screen.lists(stage.list_shown, before, box.gpu_rules())
     lost = lines_of(guard, box.scope, ["lost"])
     screen.say("losses seen                         " + (screen.bad(str(len(lost))) if lost else screen.good("0")))
 
@@ -152,8 +165,9 @@ def reload_while_opening(stage: Stage, box: Box, what: str) -> None:
         whole = set(box.gpu_rules())
         until(lambda: len(box.gpu_rules()) >= len(whole) and bool(box.gpu_rules()), 20, "the GPU rules")
     for report in reports:
-        lengths = ", ".join(f"{gap.length_us / 1000:.2f} ms" for gap in report.gaps) or "never"
-        screen.say(f"{'a process that opens all the time':<36}{report.opens} opens, denied for {lengths} ({what})")
+        lengths = ", ".join(f"{gap.length_us / 1000:.2f} ms" for gap in report.gaps)
+        outcome = f"denied for {lengths} ({what})" if report.gaps else "never denied"
+        screen.say(f"{'a process that opens all the time':<36}{report.opens} opens, {outcome}")
 
 
 def show_open(box: Box) -> None:

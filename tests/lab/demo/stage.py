@@ -9,8 +9,11 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Optional
+from typing import Optional, Union
 
+from gpuguard.kernel.devices_v1 import DevicesV1
+from gpuguard.kernel.devices_v2 import DevicesV2
+from gpuguard.model.ruleset import RuleSet
 from tests.lab.containers import Container, Docker
 from tests.lab.daemon import Daemon
 from tests.lab.devices import CTL, GPU0, UVM
@@ -20,7 +23,9 @@ from tests.lab.sim.node import SimNode
 from tests.lab.sim.scope import SimScope
 
 DEVICES = (GPU0, CTL, UVM)
-GPU_MAJORS = {str(device.major) for device in DEVICES}
+GPU_MAJORS = {device.major for device in DEVICES}
+
+Devices = Union[DevicesV1, DevicesV2]
 
 
 class Box(ABC):
@@ -31,12 +36,12 @@ class Box(ABC):
     scope: str
 
     @abstractmethod
-    def devices_list(self) -> str:
-        """Return the kernel's list."""
+    def rules(self) -> RuleSet:
+        """Return what the kernel allows."""
 
     def gpu_rules(self) -> list[str]:
-        """Return the GPU lines of the kernel's list."""
-        return [line for line in self.devices_list().splitlines() if line[2:].split(":")[0] in GPU_MAJORS]
+        """Return the lines about GPUs of what the kernel allows."""
+        return [str(rule) for rule in self.rules() if rule.major in GPU_MAJORS]
 
     @abstractmethod
     def opens(self) -> Optional[tuple[bool, str]]:
@@ -53,6 +58,7 @@ class Stage(ABC):
 
     title: str
     reload_shown = "systemctl daemon-reload"
+    list_shown = "GPU rules in its devices.list"
 
     @abstractmethod
     def box(self, name: str) -> Box:
@@ -72,14 +78,16 @@ class Stage(ABC):
 
 
 class _RealBox(Box):
-    def __init__(self, container: Container, prober: Prober) -> None:
+    def __init__(self, container: Container, prober: Prober, devices: Devices, group: str) -> None:
+        self._devices = devices
+        self._group = group
         self.shown = f"docker run --name {container.name} " + " ".join(f"--device {device.path}" for device in DEVICES)
         self.scope = container.scope
         self._container = container
         self._prober = prober
 
-    def devices_list(self) -> str:
-        return (self._container.cgroup / "devices.list").read_text()
+    def rules(self) -> RuleSet:
+        return self._devices.read(self._group).rules
 
     def opens(self) -> tuple[bool, str]:
         answer = self._prober.open(self._container.cgroup, GPU0)
@@ -103,11 +111,16 @@ class RealStage(Stage):
         self._prober = Prober(node)
         systemd = node.run(["systemctl", "--version"]).stdout.split()[1]
         docker = node.run(["dockerd", "--version"]).stdout.split(",")[0]
-        self.title = f"a throw-away node: systemd {systemd}, cgroup v1, {docker}"
+        self.title = f"a throw-away node: systemd {systemd}, cgroup {node.mode}, {docker}"
+        self._devices: Devices = DevicesV1(node.path("/sys/fs/cgroup/devices"))
+        if node.mode == "v2":
+            self._devices = DevicesV2(node.path("/sys/fs/cgroup"), tuple)
+            self.list_shown = "GPU rules of its BPF programs"
 
     def box(self, name: str) -> Box:
         """Start a container with `docker run --device`."""
-        return _RealBox(self._docker.run(name, DEVICES), self._prober)
+        container = self._docker.run(name, DEVICES)
+        return _RealBox(container, self._prober, self._devices, f"/{container.cgroup.relative_to(self._devices.root)}")
 
     def reload(self) -> None:
         """Run `systemctl daemon-reload`."""
@@ -130,8 +143,8 @@ class _SimBox(Box):
         self.scope = scope.name
         self._scope = scope
 
-    def devices_list(self) -> str:
-        return self._scope.rules().text()
+    def rules(self) -> RuleSet:
+        return self._scope.rules()
 
     def opens(self) -> None:
         return None
