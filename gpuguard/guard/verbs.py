@@ -81,7 +81,8 @@ async def repair(guard: Guard, watch: Watch, names: Sequence[str], *, dry_run: b
         scope.backoff.until = 0.0
         scope.deeds.clear()
         await watch.looked(scope.target.control_group)
-        repairs.append(_planned(scope) if dry_run else _repaired(scope, before or scope.state))
+        writable = guard.parts.devices.writable
+        repairs.append(planned(scope, writable=writable) if dry_run else _repaired(scope, before or scope.state))
     return RepairReport(dry_run, tuple(repairs))
 
 
@@ -111,14 +112,19 @@ def _repaired(scope: Scope, before: State) -> Repair:
     return Repair(scope.target.unit, scope.container.id, before, after, tuple(scope.deeds), error)
 
 
-def _planned(scope: Scope) -> Repair:
-    """Tell what would be done, and to what state it would lead if all of it succeeded."""
+def planned(scope: Scope, *, writable: bool) -> Repair:
+    """Tell what would be done, and to what state it would lead if all of it succeeded.
+
+    `writable`: the kernel's list can be written (cgroup v1); else what is lost comes back by a declaration alone.
+    """
     plan, verdict, now = scope.plan, scope.verdict, scope.state or State.OPAQUE
     deeds = [f"write {rule}" for rule in plan.write] + [f"declare {entry}" for entry in plan.declare]
     after = now
-    if verdict is not None and deeds and verdict.lost <= set(plan.write):
-        declared = not verdict.at_risk or (plan.declare and not plan.undeclarable)
-        after = State.PROTECTED if declared else State.AT_RISK
+    if verdict is not None and deeds:
+        cured = verdict.lost <= set(plan.write) if writable else bool(plan.declare) and not verdict.blocked
+        declared = not verdict.at_risk or (plan.declare and plan.hindrance is None)
+        if cured:
+            after = State.PROTECTED if declared else State.AT_RISK
     error = None if after in WELL else scope.reason or f"would still be {after.value}"
     return Repair(scope.target.unit, scope.container.id, now, after, tuple(deeds), error)
 

@@ -4,20 +4,26 @@ from __future__ import annotations
 
 import asyncio
 import json
+from dataclasses import replace
+from typing import Optional
 
 import pytest
 
 from gpuguard.errors import GpuguardError, NotFoundError
 from gpuguard.guard import verbs
+from gpuguard.model.plan import Plan
 from gpuguard.model.reports import ReleaseReport, RepairReport
 from gpuguard.model.rule import Rule
 from gpuguard.model.state import State
+from gpuguard.model.verdict import Verdict
+from tests.guard import made
 from tests.guard.account import Account
 from tests.guard.conftest import Station
 from tests.guard.post import NEVER, Post, Tables
 from tests.lab.scope import BASICS
 from tests.lab.sim.node import SimNode
 from tests.lab.sim.scope import SimScope
+from tests.model.looks import declaration, rules
 
 GPU0, GPU1 = "c 195:0 rw", "c 195:1 rw"
 SLOW: Tables = {"guard": {"poll_interval": NEVER, "declare": False}}
@@ -155,6 +161,40 @@ class TestRepair:
         post = await station(sim, enforce=False)
         with pytest.raises(GpuguardError, match="observe mode"):
             await ask(post, verb="repair", names=[])
+
+
+LOST = Verdict(State.LOST, lost=rules(GPU0), at_risk=rules(GPU0))
+DECLARE = declaration("/dev/char/195:0 rw").entries
+
+
+@pytest.mark.parametrize(
+    ("writable", "verdict", "plan", "after"),
+    [
+        (True, LOST, Plan(write=tuple(rules(GPU0)), declare=DECLARE), State.PROTECTED),
+        (True, LOST, Plan(write=tuple(rules(GPU0))), State.AT_RISK),
+        (True, LOST, Plan(declare=DECLARE), State.LOST),
+        (True, LOST, Plan(), State.LOST),
+        (False, LOST, Plan(declare=DECLARE), State.PROTECTED),
+        (False, replace(LOST, blocked=rules(GPU0)), Plan(declare=DECLARE), State.LOST),
+        (False, LOST, Plan(), State.LOST),
+        (False, Verdict(State.AT_RISK, at_risk=rules(GPU0)), Plan(declare=DECLARE), State.PROTECTED),
+        (
+            True,
+            LOST,
+            Plan(tuple(rules(GPU0)), tuple(rules(GPU0)), DECLARE, undeclarable=(Rule.parse("c *:7 rw"),)),
+            None,
+        ),
+        (True, Verdict(State.PROTECTED), Plan(), State.PROTECTED),
+        (False, Verdict(State.UNRESTRICTED), Plan(), State.UNRESTRICTED),
+    ],
+)
+def test_a_plan_s_outcome(writable: bool, verdict: Verdict, plan: Plan, after: Optional[State]) -> None:
+    """A dry run promises what a repair would reach, on cgroup v1 and v2: not a bit more; what is left has a reason."""
+    it = made.scope(verdict=verdict)
+    it.plan = plan
+    told = verbs.planned(it, writable=writable)
+    assert told.after is (after or State.AT_RISK)
+    assert told.settled == (told.error is None) == (told.after in {State.PROTECTED, State.UNRESTRICTED})
 
 
 class TestDaemon:
