@@ -138,7 +138,7 @@ class Daemon:
         configure(new.log.format, new.log.level)
         emit(self._log, KINDS.config_reloaded, path=str(self._path or DEFAULT_FILE), mode=self._mode(new))
         # The lock, the ledger and whoever looks for the control socket stay where they are.
-        self._trouble = "[paths] has changed: that takes a restart" if moved else None
+        self._trouble = "[paths] has changed: that takes systemctl restart gpuguard" if moved else None
         if moved:
             emit(self._log, KINDS.needs_restart, setting="[paths]")
         return None if new == settings else new

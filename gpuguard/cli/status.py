@@ -29,7 +29,7 @@ The daemon is not running, so nobody gives back what gets lost: `systemctl start
 (`gpuguard repair` gives back what is lost now, once)."""
 _UNKNOWN = "Whether the daemon is at work cannot be told: ask as root, and see `systemctl status gpuguard`."
 _OBSERVES = "The daemon only observes ([guard] mode, or --observe-only): nobody gives back what gets lost."
-_NOT_TAKEN = "The daemon goes on with the settings from before: `gpuguard config check`, `systemctl reload gpuguard`."
+_NOT_TAKEN = "The daemon goes on with the settings from before; `gpuguard config check` says whether the file is good."
 _HEADER = ("STATE", "CONTAINER", "ID", "RUNTIME", "NOW", "AFTER RELOAD", "DEVICES")
 # What needs a person most comes first.
 ORDER = (
