@@ -11,7 +11,7 @@ from gpuguard.model.majors import DeviceNumber, Majors
 from gpuguard.model.rule import BLOCK, CHAR, MAX_MINOR, Access, Rule
 from tests.kernel.asker import Question
 from tests.lab import device_programs
-from tests.lab.random_programs import random_program
+from tests.lab.random_programs import random_program, random_sums
 from tests.model.shapes import SHAPES
 
 # Of the memory driver: null, zero, full, random, urandom.
@@ -71,11 +71,13 @@ class Devices:
 
     def program(self, choose: random.Random, rules: Sequence[Rule]) -> bytes:
         """Return a program: of these rules, in some shape, or of chance alone."""
-        kind = choose.choice([*SHAPES, "denying", "all but", "random", "plain"])
+        kind = choose.choice([*SHAPES, "denying", "all but", "random", "plain", "sums", "sums"])
         if kind == "denying":
             return device_programs.crun([(rule, choose.random() < 0.8) for rule in rules])
         if kind == "all but":
             return device_programs.runc(rules, allow=False)
+        if kind == "sums":
+            return random_sums(choose)
         if kind in {"random", "plain"}:
             numbers = [number for _, *both in self.nodes() for number in both]
             return random_program(choose, 30, plain=kind == "plain", numbers=numbers)

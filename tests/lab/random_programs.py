@@ -5,7 +5,23 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 
-from tests.lab.device_programs import ALU32, ALU64, JMP, JMP32, LDXH, LDXW, MOV, REG, answer, instruction, length
+from tests.lab.device_programs import (
+    ALU32,
+    ALU64,
+    AND,
+    EXIT,
+    JMP,
+    JMP32,
+    LDXH,
+    LDXW,
+    MOV,
+    REG,
+    RSH,
+    answer,
+    instruction,
+    length,
+    number,
+)
 
 _CONTEXT = 1
 _WORDS = (2, 3)  # registers for what comes of type and access
@@ -31,6 +47,22 @@ def random_program(
     return _Maker(choose, plain=plain, numbers=numbers).program(size)
 
 
+def random_sums(choose: random.Random) -> bytes:
+    """Return a program that reckons with its context and with large numbers; one bit of the last sum is its answer."""
+    maker = _Maker(choose, plain=False, numbers=())
+    values = [choose.choice([choose.choice(_NUMBERS), choose.getrandbits(32), choose.getrandbits(64)]) for _ in _SPARE]
+    start = b"".join(number(register, value) for register, value in zip(_SPARE, values))
+    sums = b"".join(maker.arithmetic() for _ in range(choose.randint(1, 4)))
+    last = sums[-7] & 0xF  # the register that the last one changes
+    answer_bit = (
+        instruction(ALU64 | MOV | REG, 0, last)
+        + instruction(ALU64 | RSH, 0, immediate=choose.choice([0, 1, 7, 30, 31, 32, 62, 63]))
+        + instruction(ALU64 | AND, 0, immediate=1)
+        + instruction(EXIT)
+    )
+    return start + maker.fields() + sums + answer_bit
+
+
 class _Maker:
     def __init__(self, choose: random.Random, *, plain: bool, numbers: Sequence[int]) -> None:
         self._choose = choose
@@ -43,12 +75,13 @@ class _Maker:
         for _ in range(choose.randint(1, size)):
             code = self._one(length(code)) + code
         spares = b"".join(instruction(ALU64 | MOV, one, immediate=self._number()) for one in _SPARE)
-        spares += instruction(
-            ALU64 | MOV, 0, immediate=choose.randint(0, 1)
-        )  # some jump past the last answer's first half
+        unsaid = instruction(ALU64 | MOV, 0, immediate=choose.randint(0, 1))  # for a jump into the middle of an answer
+        return spares + unsaid + self.fields() + code
+
+    def fields(self) -> bytes:
+        """Return what puts the context into registers."""
         words = b"".join(self._load_word(register) for register in _WORDS)
-        numbers = instruction(LDXW, _MAJOR, _CONTEXT, 4) + instruction(LDXW, _MINOR, _CONTEXT, 8)
-        return spares + words + numbers + code
+        return words + instruction(LDXW, _MAJOR, _CONTEXT, 4) + instruction(LDXW, _MINOR, _CONTEXT, 8)
 
     def _one(self, rest: int) -> bytes:
         """Return something to put before `rest` instructions."""
@@ -58,12 +91,12 @@ class _Maker:
             return self._branch(offset, self._any(), _COMPARISONS, self._number())
         if kind == "numbers":
             comparisons = _EQUALITY if self._plain else _COMPARISONS
-            number = self._choose.choice(self._numbers)
             wide = self._choose.choice([JMP, JMP32])
             register = self._choose.choice([_MAJOR, _MINOR])
-            return instruction(wide | self._choose.choice(comparisons), register, 0, offset, number)
+            opcode = wide | self._choose.choice(comparisons)
+            return instruction(opcode, register, 0, offset, self._choose.choice(self._numbers))
         if kind == "arithmetic":
-            return self._arithmetic()
+            return self.arithmetic()
         if kind == "word":
             return self._load_word(self._choose.choice(_WORDS))
         return self._branch(2, self._any(), _COMPARISONS, self._number()) + answer(self._choose.choice([True, False]))
@@ -75,13 +108,14 @@ class _Maker:
     def _number(self) -> int:
         return self._choose.choice(_NUMBERS)
 
-    def _branch(self, offset: int, register: int, comparisons: tuple[int, ...], number: int) -> bytes:
+    def _branch(self, offset: int, register: int, comparisons: tuple[int, ...], immediate: int) -> bytes:
         opcode = self._choose.choice([JMP, JMP32]) | self._choose.choice(comparisons)
         if self._choose.choice([True, False]):
             return instruction(opcode | REG, register, self._any(), offset)
-        return instruction(opcode, register, 0, offset, number)
+        return instruction(opcode, register, 0, offset, immediate)
 
-    def _arithmetic(self) -> bytes:
+    def arithmetic(self) -> bytes:
+        """Return one operation."""
         wide = self._choose.choice([ALU32, ALU64])
         operation = self._choose.choice(_OPERATIONS)
         register = self._any()
@@ -89,12 +123,12 @@ class _Maker:
             return instruction(wide | operation, register)
         if self._choose.choice([True, False]):
             return instruction(wide | operation | REG, register, self._any())
-        number = self._number()
+        immediate = self._number()
         if operation in _SHIFTS:
-            number &= 31
-        if operation in {0x30, 0x90} and number == 0:  # the verifier refuses a division by a number that is zero
-            number = 1
-        return instruction(wide | operation, register, immediate=number)
+            immediate &= 31
+        if operation in {0x30, 0x90} and immediate == 0:  # the verifier refuses a division by a number that is zero
+            immediate = 1
+        return instruction(wide | operation, register, immediate=immediate)
 
     def _load_word(self, register: int) -> bytes:
         opcode, offset = self._choose.choice([(LDXW, 0), (LDXH, 0), (LDXH, 2), (_LDXB, 0), (_LDXB, 2)])

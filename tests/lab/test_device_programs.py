@@ -16,7 +16,7 @@ from tests.lab import bpf as lab
 from tests.lab.containers import Docker
 from tests.lab.device_programs import runc, systemd
 from tests.lab.node import Node
-from tests.lab.random_programs import random_program
+from tests.lab.random_programs import random_program, random_sums
 from tests.model.shapes import SHAPES
 
 
@@ -79,3 +79,4 @@ def test_the_verifier_takes_random_programs() -> None:
     choose = random.Random(4)  # noqa: S311  # a test's dice
     for number in range(200):
         os.close(lab.load(random_program(choose, 30, plain=number % 2 == 0)))
+        os.close(lab.load(random_sums(choose)))
