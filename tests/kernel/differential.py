@@ -32,7 +32,7 @@ from gpuguard.model.device_program import Program, decode
 from gpuguard.model.evaluate import permits
 from gpuguard.model.rule import Access, Rule
 from gpuguard.model.ruleset import RuleSet
-from tests.kernel import asker
+from tests.kernel import asker, operations
 from tests.kernel.asker import Question
 from tests.kernel.questions import Devices
 from tests.lab import bpf as lab
@@ -160,6 +160,15 @@ class Differential:
                     lab.attach(level, loaded.fd)
                     stack.callback(lab.detach, level, loaded.fd)
             yield
+
+    def operations(self, cgroup: Path) -> None:
+        """Compare each of BPF's operations and comparisons."""
+        self._kernel.enter(cgroup)
+        for name, code, questions in operations.programs("c", self._devices.majors["c"][0]):
+            with lab.program(code) as loaded:
+                lab.attach(cgroup, loaded.fd)
+                self.compare(name, cgroup, questions)
+                lab.detach(cgroup, loaded.fd)
 
     def scopes(self, node: Node, home: Path, rounds: range) -> None:
         """Compare with the programs that systemd attaches to scopes of a node."""

@@ -13,9 +13,9 @@ from gpuguard.errors import ProgramError
 from gpuguard.model.device_program import decode
 from gpuguard.model.evaluate import permits
 from gpuguard.model.rule import Access
-from tests.kernel import differential
+from tests.kernel import differential as module
 from tests.kernel.asker import Question
-from tests.kernel.differential import A_ROUND, Kernel, reason_not, run
+from tests.kernel.differential import A_ROUND, Differential, Kernel, reason_not, run
 from tests.kernel.questions import Devices
 from tests.lab import bpf as lab
 from tests.lab.device_programs import answer, instruction
@@ -43,9 +43,20 @@ def test_gpuguard_and_the_kernel_agree() -> None:
     assert tally.as_rules > tally.comparisons / 2
 
 
+def test_every_operation_is_the_kernel_s() -> None:
+    """Arithmetic and comparisons, 64 and 32 bits wide, at the edges of the numbers."""
+    devices = Devices.here(count=1)
+    with lab.scratch() as cgroup, Kernel(devices) as kernel:
+        differential = Differential(kernel, devices, SEED)
+        differential.operations(cgroup)
+    assert not differential.tally.disagreements, "\n".join(differential.tally.disagreements[:3])
+    operations, comparisons, values, bits = 13, 11, 19, 10
+    assert differential.tally.comparisons == 2 * values**2 * (operations * bits + comparisons)
+
+
 def test_a_wrong_reading_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """A disagreement is told with the seed, the question, both answers and the programs."""
-    monkeypatch.setattr(differential, "permits", lambda *_: False)
+    monkeypatch.setattr(module, "permits", lambda *_: False)
     tally = run(SEED, 5, 0)
     assert len(tally.disagreements) == tally.allowed > 0
     assert f"seed {SEED}, programs " in tally.disagreements[0]
