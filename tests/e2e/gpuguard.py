@@ -131,7 +131,7 @@ class Gpuguard(AbstractContextManager["Gpuguard"]):
             until(lambda: self.total("gpuguard_container_info", container=container, state=state), timeout, "the state")
         except LabError as error:
             known = self.samples("gpuguard_container_info", container=container)
-            said = self.daemon.output()[-3000:]
+            said = self.output()[-3000:]
             raise LabError(f"{scope} is not {state} but {known}; the daemon said: {said}") from error
 
     def await_rounds(self, count: int = 2) -> None:

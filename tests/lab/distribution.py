@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Optional
 
-from tests.lab.errors import LabError
+from tests.lab.errors import LabError, UnsuitableError
 from tests.lab.keeper import PRIVATE
 from tests.lab.machine import missing
 from tests.lab.mirror import mirror, proxies
@@ -78,8 +78,7 @@ DISTRIBUTIONS = {
 }
 
 
-def why_not() -> Optional[str]:
-    """Say why this machine cannot build one, or return None when it can."""
+def _why_not() -> Optional[str]:
     if os.geteuid() != 0:
         return "building a distribution needs root; this is an ordinary user"
     if not Path(_KEYS).exists():
@@ -90,15 +89,15 @@ def why_not() -> Optional[str]:
 def root(suite: str) -> str:
     """Return the root file system of a release; builds it first, which takes a minute and prints what it does.
 
-    Raises LabError when this machine cannot build it.
+    Raises UnsuitableError, or LabError when it should have been possible.
     """
     found = DISTRIBUTIONS.get(suite)
     if found is None:
         raise LabError(f"no distribution {suite!r}; there are {', '.join(DISTRIBUTIONS)}")
     if not found.place.exists():
-        reason = why_not()
+        reason = _why_not()
         if reason is not None:
-            raise LabError(f"cannot build {suite}: {reason}")
+            raise UnsuitableError(f"cannot build {suite}: {reason}")
         with _exclusive(suite):
             if not found.place.exists():
                 _build(found)

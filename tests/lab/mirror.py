@@ -7,23 +7,23 @@ import subprocess
 import tempfile
 from pathlib import Path
 
-from tests.lab.errors import LabError
+from tests.lab.errors import UnsuitableError
 
 _HELPER = "/usr/lib/apt/apt-helper"  # fetches as apt does: through its proxies, with its certificates
 
 
 def mirror(suite: str) -> str:
-    """Return the first of apt's sources that has a Debian release of this name. Raises LabError when none has."""
+    """Return the first of apt's sources that has this Debian release. Raises UnsuitableError when none has."""
     found = _sources()
     if not found:
-        raise LabError("apt has no sources on this machine: `apt-get --print-uris update` names none")
+        raise UnsuitableError("apt has no sources on this machine: `apt-get --print-uris update` names none")
     with tempfile.TemporaryDirectory() as directory:
         file = Path(directory) / "InRelease"
         for source in found:
             done = _run([_HELPER, "download-file", f"{source}/dists/{suite}/InRelease", str(file)])
             if done.returncode == 0 and f"\nCodename: {suite}\n" in file.read_text(encoding="utf-8", errors="replace"):
                 return source
-    raise LabError(f"none of apt's sources has Debian's {suite}: {', '.join(found)}")
+    raise UnsuitableError(f"none of apt's sources has Debian's {suite}: {', '.join(found)}")
 
 
 def proxies() -> dict[str, str]:
@@ -48,4 +48,4 @@ def _run(argv: list[str]) -> subprocess.CompletedProcess[str]:
     try:
         return subprocess.run(argv, capture_output=True, text=True, check=False)
     except FileNotFoundError as error:
-        raise LabError(f"{argv[0]} is not there: this is not a Debian or Ubuntu") from error
+        raise UnsuitableError(f"{argv[0]} is not there: this is not a Debian or Ubuntu") from error

@@ -18,15 +18,15 @@ def lend(node: Node) -> dict[str, str]:
     listing = [sys.executable, "-m", "pip", "config", "list"]
     lines = subprocess.run(listing, capture_output=True, text=True, check=True).stdout.splitlines()
     # The environment's settings come first there; they are the strongest.
+    told: dict[str, str] = {}
     for line in reversed(lines):
         key, _, literal = line.partition("=")
         section, _, option = key.partition(".")
         if section in {"global", ":env:"}:
-            value = str(ast.literal_eval(literal))
-            environment[f"PIP_{option.upper().replace('-', '_')}"] = value
-            for path in filter(None, map(_file, value.split())):
-                node.share(path.resolve(), path)
-    return environment
+            told[f"PIP_{option.upper().replace('-', '_')}"] = str(ast.literal_eval(literal))
+    for path in {path for value in told.values() for word in value.split() if (path := _file(word))}:
+        node.share(path.resolve(), path)
+    return {**environment, **told}
 
 
 def _file(word: str) -> Optional[Path]:

@@ -10,6 +10,8 @@ import errno
 import json
 import subprocess
 import sys
+import time
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
@@ -108,6 +110,20 @@ class Prober:
         if process.returncode:
             raise LabError(f"the prober failed: {complaint.decode(errors='replace')}")
         return Answer(int(output))
+
+    def denied(self, cgroup: Path, devices: Sequence[Device], within: float = 0.0) -> list[str]:
+        """Open the devices until all are allowed, and return which are still denied to an open begun after `within` s.
+
+        Raises LabError when it cannot try.
+        """
+        deadline = time.monotonic() + within
+        left = list(devices)
+        while left:
+            begun = time.monotonic()
+            left = [device for device in left if self.open(cgroup, device).denied]
+            if left and begun > deadline:
+                break
+        return [device.path for device in left]
 
     def loop(self, cgroup: Path, device: Device) -> Loop:
         """Open `device` from inside `cgroup` as fast as possible until told to stop.
