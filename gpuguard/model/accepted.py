@@ -13,6 +13,9 @@ from gpuguard.model.paths import Among, Region, follow
 from gpuguard.model.rule import Rule
 from gpuguard.model.ruleset import RuleSet, largest_rules
 
+# Rules and regions to compare: seconds. 300 rules with as many different majors make 180,000.
+MAX_PAIRS = 1 << 24
+
 
 def accepted_code(code: bytes) -> RuleSet:
     """Return what a program accepts, from its instructions as the kernel hands them out. Raises ProgramError."""
@@ -29,6 +32,8 @@ def accepted(program: Program) -> RuleSet:
     if not answers.denied:
         return RuleSet(unrestricted=True)
     rules = largest_rules(_rules(answers.allowed))
+    if len(rules) * len(answers.denied) > MAX_PAIRS:
+        raise ProgramError(f"comes down to too many rules: {len(rules)}")
     _refuse_contradiction(rules, answers.denied)
     return RuleSet(rules)
 

@@ -33,8 +33,8 @@ from gpuguard.model.steps import (
     verdict,
 )
 
-# A program of 300 rules with as many different majors takes 140,000.
-MAX_STATES = 1 << 18
+# About two seconds. Programs of 300 rules with as many different majors take 230,000; with as many prefixes, 500,000.
+MAX_STEPS = 1 << 20
 
 Among = Union[int, frozenset[int]]
 """What is known of a number: exactly this one, or any but these."""
@@ -87,7 +87,7 @@ class _Walk:
         self._live = live_registers(code)
         self._meetings = {step.target for step in code if isinstance(step, (Branch, Jump))}
         self._pending: defaultdict[int, dict[tuple[tuple[_Value, ...], Where], int]] = defaultdict(dict)
-        self._states = 0
+        self._steps = 0
         self._kept: dict[tuple[int, ...], _Lanes] = {}
         self._worked: dict[tuple[Operate, _Number, _Number], _Number] = {}
         self._compared: dict[tuple[Compare, _Number, _Number], int] = {}
@@ -115,11 +115,9 @@ class _Walk:
 
     def _path(self, at: int, registers: _Registers, where: Where, lanes: int) -> None:
         """Follow one path to its end, or to where others may meet it."""
-        self._states += 1
-        if self._states > MAX_STATES:
-            raise ProgramError(f"has more than {MAX_STATES} paths")
         start = at
         while True:
+            self._spend(1)
             if at >= len(self._code):
                 raise ProgramError("falls off its end")
             if at in self._meetings and at != start:
@@ -141,6 +139,11 @@ class _Walk:
             else:
                 self._work(step, registers)
 
+    def _spend(self, steps: int) -> None:
+        self._steps += steps
+        if self._steps > MAX_STEPS:
+            raise ProgramError(f"has too many paths: more than {MAX_STEPS} steps")
+
     def _branch(self, step: Branch, registers: _Registers, where: Where, lanes: int) -> Optional[tuple[Where, int]]:
         """Send the paths that jump on their way, and return the one that does not."""
         left = registers[step.dst]
@@ -150,6 +153,9 @@ class _Walk:
         if isinstance(left, _Symbol):
             if left is _Symbol.CONTEXT or step.equal is None or not isinstance(right, int):
                 raise ProgramError("compares a major, a minor or an address otherwise than with a number, for equality")
+            among = where[left.value]
+            if not isinstance(among, int):
+                self._spend(len(among) >> 6)  # it may be copied
             hit, miss = _split(where, left.value, right & step.mask)
             jumps, stays = (hit, miss) if step.equal else (miss, hit)
             if jumps is not None:

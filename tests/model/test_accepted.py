@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
 import time
 from itertools import product
@@ -50,6 +51,7 @@ class TestShapes:
         """A program made from rules comes down to these rules, without those that others cover."""
         assert accepted(decode(SHAPES[shape](given, choose))) == as_accepted(given)
 
+    @pytest.mark.invariant(1)
     @given(
         st.sampled_from(sorted(SHAPES)),
         st.lists(CLOSE_RULES, max_size=8),
@@ -103,6 +105,7 @@ class TestShapes:
 class TestRefusals:
     """Programs that no list of rules describes."""
 
+    @pytest.mark.invariant(4)
     @pytest.mark.parametrize(
         "spec",
         [
@@ -163,6 +166,7 @@ class TestRefusals:
         with pytest.raises(ProgramError):
             accepted(decode(HEADER + instruction(0xBF, 0, register) + instruction(0x95)))
 
+    @pytest.mark.invariant(10)
     def test_too_many_paths(self) -> None:
         """A program made to take for ever is given up in seconds."""
         tests = [(4, one) for one in range(600)] + [(5, one) for one in range(600)]
@@ -204,6 +208,24 @@ def test_some_random_programs_come_down_to_rules() -> None:
             found.append(accepted(program))
     assert len(found) > 50
     assert len(set(found)) > 5
+
+
+@pytest.mark.invariant(10)
+@pytest.mark.parametrize(
+    "given",
+    [
+        [Rule("c", number % 4000, number, Access.RW) for number in range(6000)],
+        [Rule("c", None, number, Access.RW) for number in range(6000)],
+        [Rule("c", number % 4000, None, Access(1 + number % 7)) for number in range(6000)],
+    ],
+    ids=["numbers", "minors", "majors"],
+)
+def test_endless_lists_end(given: list[Rule]) -> None:
+    """A program of thousands of rules comes down to them, or is given up, in seconds."""
+    before = time.process_time()
+    with contextlib.suppress(ProgramError):
+        assert accepted(decode(runc(given))) == as_accepted(given)
+    assert time.process_time() - before < 20
 
 
 @pytest.mark.parametrize("shape", ["runc", "hook", "systemd"])
