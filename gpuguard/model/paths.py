@@ -155,7 +155,7 @@ class _Walk:
                 raise ProgramError("compares a major, a minor or an address otherwise than with a number, for equality")
             among = where[left.value]
             if not isinstance(among, int):
-                self._spend(len(among) >> 6)  # it may be copied
+                self._spend(len(among) >> 4)  # it may be copied
             hit, miss = _split(where, left.value, right & step.mask)
             jumps, stays = (hit, miss) if step.equal else (miss, hit)
             if jumps is not None:

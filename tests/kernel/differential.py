@@ -233,11 +233,16 @@ def reason_not() -> Optional[str]:
         return None if all(kernel.ask(questions)) else "this process may not make or open device nodes"
 
 
-def run(seed: int, rounds: int, scopes: int) -> Tally:
-    """Compare: so many rounds with own programs and so many with scopes of systemd. Raises LabError."""
+def run(seed: int, rounds: int, scopes: int, *, edges: bool = False) -> Tally:
+    """Compare: so many rounds with own programs and so many with scopes of systemd; `edges`: and each operation.
+
+    Raises LabError.
+    """
     devices = Devices.here()
     with lab.scratch() as top, Kernel(devices) as kernel:
         differential = Differential(kernel, devices, seed)
+        if edges:
+            differential.operations(top)
         differential.own_programs(top, range(rounds))
         with Node.boot("v2") if scopes else contextlib.nullcontext() as node:
             if node is not None:
@@ -258,7 +263,7 @@ def main() -> int:
         print(f"skipped: {reason}")
         return 0
     every = max(1, -(-options.comparisons // A_ROUND))
-    tally = run(options.seed, every - every // 20, every // 20)
+    tally = run(options.seed, every - every // 20, every // 20, edges=True)
     for disagreement in tally.disagreements[:10]:
         print(disagreement)
     print(tally)
