@@ -8,27 +8,25 @@ from gpuguard.errors import ProgramError
 from gpuguard.model.device_program import Program
 from gpuguard.model.evaluate import permits
 from gpuguard.model.rule import Access, Rule
-from gpuguard.model.ruleset import RuleSet
+from gpuguard.model.ruleset import RuleSet, largest_rules
 
-_MASKS = tuple(Access(mask) for mask in range(int(Access.RWM), 0, -1))
+_MASKS = tuple(Access(mask) for mask in range(1, int(Access.RWM) + 1))
 
 
 def asked(program: Program, candidates: Iterable[Rule]) -> RuleSet:
     """Return what the program permits of the candidates' devices, whatever access the candidates themselves name.
 
+    A rule stands for each part of its access, too. A program may deny a part of what it permits (crun's does, for an
+    OCI spec that denies `w` after allowing `rwm`: O_RDWR passes and O_WRONLY does not); such an access is left out.
     Raises ProgramError for a program that cannot be followed, and for a candidate that is more than one device:
     there is no asking about those.
     """
     permitted: set[Rule] = set()
-    for kind, major, minor in sorted({_number(rule) for rule in candidates}):
-        found: list[Access] = []
-        for access in _MASKS:
-            if any(not access & ~larger for larger in found):
-                continue
-            if permits(program, kind, major, minor, access):
-                found.append(access)
-        permitted.update(Rule(kind, major, minor, access) for access in found)
-    return RuleSet(frozenset(permitted))
+    for kind, major, minor in {_number(rule) for rule in candidates}:
+        denied = [access for access in _MASKS if not permits(program, kind, major, minor, access)]
+        whole = (access for access in _MASKS if all(part & ~access for part in denied))
+        permitted.update(Rule(kind, major, minor, access) for access in whole)
+    return RuleSet(largest_rules(permitted))
 
 
 def _number(rule: Rule) -> tuple[str, int, int]:

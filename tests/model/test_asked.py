@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import random
+
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from gpuguard.errors import ProgramError
 from gpuguard.model.asked import asked
 from gpuguard.model.device_program import decode
-from gpuguard.model.rule import Rule
+from gpuguard.model.evaluate import permits
+from gpuguard.model.rule import Access, Rule
 from gpuguard.model.ruleset import RuleSet
 from tests.lab import device_programs as shapes
+from tests.lab.random_programs import random_program
 from tests.model.looks import rules
+from tests.model.test_accepted import GRID
 
 
 def test_the_widest_access_of_each_device_is_told() -> None:
@@ -18,6 +25,25 @@ def test_the_widest_access_of_each_device_is_told() -> None:
     program = decode(shapes.runc(rules("c 195:0 rw", "c 195:1 rwm", "c 195:2 r", "c 195:3 w", "c *:* m")))
     found = asked(program, rules("c 195:0 r", "c 195:1 m", "c 195:2 rwm", "b 195:0 rwm"))
     assert found == RuleSet(rules("c 195:0 rw", "c 195:0 m", "c 195:1 rwm", "c 195:2 r", "c 195:2 m"))
+
+
+@pytest.mark.invariant(1)
+def test_an_access_of_which_a_part_is_denied_is_not_told() -> None:
+    """A rule for rwm would say that O_WRONLY passes; here it does not, though O_RDWR does."""
+    spec = [(Rule.parse("c 195:* rwm"), True), (Rule.parse("c 195:0 w"), False)]
+    found = asked(decode(shapes.crun(spec)), rules("c 195:0 rw", "c 195:1 rw"))
+    assert found == RuleSet(rules("c 195:0 rm", "c 195:1 rwm"))
+
+
+@pytest.mark.invariant(1)
+@given(st.randoms())
+def test_never_more_than_the_program_permits(choose: random.Random) -> None:
+    """Whatever a program does: what is told of a device is permitted."""
+    program = decode(random_program(choose, numbers=range(3)))
+    told = asked(program, [Rule("c", major, minor, Access.RW) for major in range(4) for minor in range(4)])
+    for kind, major, minor, access in GRID:
+        if told.covers(Rule(kind, major, minor, access)):
+            assert permits(program, kind, major, minor, access)
 
 
 def test_nothing_is_told_without_candidates() -> None:
