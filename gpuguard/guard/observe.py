@@ -8,10 +8,12 @@ from typing import Optional
 
 from gpuguard.errors import BusError, GpuguardError, NoSuchUnitError
 from gpuguard.kernel.procfs import Host
-from gpuguard.model.deviceallow import NodeFacts, declared_rules, paths_to_look_up
+from gpuguard.model.deviceallow import NodeFacts, declared_rules, paths_to_look_up, resolve
 from gpuguard.model.fragment import parse_fragments
 from gpuguard.model.majors import DeviceNumber, Majors
 from gpuguard.model.observation import Declared
+from gpuguard.model.refusal import Refusal
+from gpuguard.model.rule import Rule
 from gpuguard.model.ruleset import RuleSet
 from gpuguard.model.unit import DeviceAllow, DevicePolicy, UnitProperties
 from gpuguard.systemd.link import Link
@@ -93,22 +95,31 @@ class SystemdObserver:
 
     def _rules(self, policy: DevicePolicy, entries: Iterable[DeviceAllow]) -> RuleSet:
         entries = tuple(entries)
+        return declared_rules(policy, entries, self._facts(entries))
+
+    def resolved(self, entries: Iterable[DeviceAllow]) -> list[tuple[DeviceAllow, frozenset[Rule]]]:
+        """Return each entry with the rules that systemd writes for it. Raises CgroupUnreadableError."""
+        entries = tuple(entries)
+        facts = self._facts(entries)
+        return [(entry, resolve(entry, facts)) for entry in entries]
+
+    def _facts(self, entries: Iterable[DeviceAllow]) -> NodeFacts:
         numbers = {}
         for path in paths_to_look_up(entries, self.version):
             number = self._host.number(path)
             if number is not None:
                 numbers[path] = DeviceNumber(*number)
-        return declared_rules(policy, entries, NodeFacts(self.version, Majors.parse(self._host.devices()), numbers))
+        return NodeFacts(self.version, Majors.parse(self._host.devices()), numbers)
 
 
 def _refusal(unit: UnitProperties) -> Optional[str]:
     """Say why a unit must not be given a DeviceAllow entry, None when it may be."""
     if unit.bpf_device_program:
-        return "its devices are gated by BPFProgram=: an entry would add a second filter that denies the rest"
+        return Refusal.GATED.value
     if unit.policy is DevicePolicy.AUTO and not unit.device_allow:
-        return "systemd has no device filter for it: one entry would create one"
+        return Refusal.UNFILTERED.value
     if not unit.transient:
-        return "not a transient unit: a declaration would outlive this run of it"
+        return Refusal.NOT_TRANSIENT.value
     if not unit.name.endswith(".scope"):
-        return "a service can be restarted: a declaration would outlive this run of it"
+        return Refusal.RESTARTABLE.value
     return None

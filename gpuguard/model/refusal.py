@@ -1,0 +1,14 @@
+"""Why systemd must not be told anything about a unit's devices."""
+
+from __future__ import annotations
+
+import enum
+
+
+class Refusal(str, enum.Enum):
+    """The reasons, as people read them."""
+
+    GATED = "its devices are gated by BPFProgram=: an entry would add a second filter that denies the rest"
+    UNFILTERED = "systemd has no device filter for it: one entry would create one"
+    NOT_TRANSIENT = "not a transient unit: a declaration would outlive this run of it"
+    RESTARTABLE = "a service can be restarted: a declaration would outlive this run of it"
