@@ -21,6 +21,7 @@ from gpuguard.guard import verbs
 from gpuguard.guard.build import Assembly, assemble
 from gpuguard.guard.clock import Clock
 from gpuguard.guard.control import ControlServer
+from gpuguard.guard.counter import Counter
 from gpuguard.guard.listen import Listener
 from gpuguard.guard.lock import guard_lock
 from gpuguard.guard.statuses import statuses, summary
@@ -71,16 +72,20 @@ class Daemon:
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, stop.set)
         loop.add_signal_handler(signal.SIGHUP, reload.set)
+        counter = Counter()
+        control = ControlServer(Path(settings.paths.run), counter.answer)
         try:
+            await control.start()
             while not stop.is_set():
-                await self._serve(settings, stop, reload)
+                await self._serve(settings, counter, stop, reload)
                 settings, self._next = self._next or settings, None
         finally:
+            await control.stop()
             await self._endpoint.close()
         self._notify.stopping()
         emit(self._log, KINDS.stopped)
 
-    async def _serve(self, settings: Settings, stop: asyncio.Event, reload: asyncio.Event) -> None:
+    async def _serve(self, settings: Settings, counter: Counter, stop: asyncio.Event, reload: asyncio.Event) -> None:
         """Run all parts until a stop, or until there are other settings. Raises what a part fails with."""
         async with contextlib.AsyncExitStack() as stack:
             assembly = self._assemble(settings)
@@ -91,10 +96,8 @@ class Daemon:
             self._clock = clock
             listener = Listener(assembly.guard, assembly.watch, clock, assembly.link)
             stack.callback(listener.close)
-            desk = verbs.Desk(assembly, lambda: self._describe(settings))
-            control = ControlServer(Path(settings.paths.run), desk.answer)
-            await control.start()
-            stack.push_async_callback(control.stop)
+            counter.open(verbs.Desk(assembly, lambda: self._describe(settings)).answer)
+            stack.push_async_callback(counter.close)
             clock.round()
             await _first_of(stop.wait(), self._begin(settings, assembly), clock.run(), self._heartbeat(assembly, clock))
             if stop.is_set():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 import os
@@ -13,6 +14,7 @@ from typing import Any, Optional
 
 import pytest
 
+from gpuguard.guard import control
 from tests.guard.account import Account
 from tests.lab.daemon import Daemon
 from tests.lab.poll import until
@@ -164,6 +166,16 @@ class TestConfiguration:
                 assert 'gpuguard_containers{state="protected"} 1.0' in scrape(gpuguard.metrics, "/metrics")
         assert gpuguard.metrics.stat().st_ino == inode
         assert len(events(daemon, "started")) == len(events(daemon, "found")) == 1
+
+    def test_is_read_again_without_a_moment_of_absence(self, gpuguard: Gpuguard) -> None:
+        """A command that asks in the middle of a reload finds a daemon that answers."""
+        daemon = gpuguard.start()
+        run = gpuguard.node.path("/run/gpuguard")
+        for number in range(1, 6):
+            gpuguard.write(guard={"settle": f"{50 + number}ms", "poll_interval": "100ms"})
+            daemon.signal(signal.SIGHUP)
+            while f'settle = "{50 + number}ms"' not in asyncio.run(control.daemon(run)).settings:
+                pass
 
     def test_that_is_unchanged_disturbs_nobody(self, gpuguard: Gpuguard) -> None:
         """A SIGHUP without news is told, and neither the control socket nor anything else is made anew."""

@@ -1,0 +1,72 @@
+"""Requests while one guard follows another."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from gpuguard.errors import NotFoundError
+from gpuguard.guard.counter import Counter
+from gpuguard.model.reports import ReleaseReport
+from tests.report.support import until
+
+ONE, TWO = (ReleaseReport(name, name, ()) for name in ("one", "two"))
+
+
+async def test_who_asks_between_two_guards_waits_for_the_next() -> None:
+    """Nobody is turned away, and each desk answers while its guard is at work."""
+    counter = Counter()
+
+    async def first(_: dict[str, Any]) -> ReleaseReport:
+        return ONE
+
+    async def second(_: dict[str, Any]) -> ReleaseReport:
+        return TWO
+
+    early = asyncio.ensure_future(counter.answer({}))
+    await asyncio.sleep(0)
+    counter.open(first)
+    assert await asyncio.wait_for(early, 20) == ONE
+    await counter.close()
+    late = asyncio.ensure_future(counter.answer({}))
+    await asyncio.sleep(0.02)
+    assert not late.done()
+    counter.open(second)
+    assert await asyncio.wait_for(late, 20) == TWO
+
+
+async def test_what_a_desk_raises_comes_through() -> None:
+    """An error is the asker's, and the counter goes on."""
+    counter = Counter()
+
+    async def refuse(_: dict[str, Any]) -> ReleaseReport:
+        raise NotFoundError("nobody")
+
+    counter.open(refuse)
+    for _ in range(2):
+        with pytest.raises(NotFoundError, match="nobody"):
+            await counter.answer({})
+
+
+@pytest.mark.invariant(10)
+async def test_work_ends_with_its_guard() -> None:
+    """A repair under way does not go on behind the next guard's back."""
+    counter, begun, ended = Counter(), asyncio.Event(), asyncio.Event()
+
+    async def repair(_: dict[str, Any]) -> ReleaseReport:
+        begun.set()
+        try:
+            await asyncio.sleep(100)
+        finally:
+            ended.set()
+        return ONE
+
+    counter.open(repair)
+    asking = asyncio.ensure_future(counter.answer({}))
+    await until(begun.is_set)
+    await counter.close()
+    assert ended.is_set()
+    with pytest.raises(asyncio.CancelledError):
+        await asking
