@@ -1,4 +1,4 @@
-"""Fixtures of the acceptance tests: gpuguard in the module's node, on cgroup v1."""
+"""Fixtures of the acceptance tests: gpuguard in the module's node."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ class MakeScope(Protocol):
 
 
 @pytest.fixture
-def gpu_scope(node_v1: Node) -> Iterator[MakeScope]:
-    """Return the way to scopes with GPU0 in `node_v1`; they end with the test."""
+def gpu_scope(node: Node) -> Iterator[MakeScope]:
+    """Return the way to scopes with GPU0 in `node`; they end with the test."""
     scopes = []
 
     def make() -> Scope:
-        scopes.append(node_v1.scope())
+        scopes.append(node.scope())
         hook.allow(scopes[-1].cgroup, GPU0)
         return scopes[-1]
 
@@ -45,15 +45,15 @@ def gpu_scope(node_v1: Node) -> Iterator[MakeScope]:
 
 
 @pytest.fixture
-def launch(node_v1: Node) -> Iterator[Launch]:
-    """Return the way to gpuguard in `node_v1`; it is killed and what it learnt is removed after the test.
+def launch(node: Node) -> Iterator[Launch]:
+    """Return the way to gpuguard in `node`; it is killed and what it learnt is removed after the test.
 
     The test fails if the daemon told of a fault of its own.
     """
     made: list[Gpuguard] = []
 
     def make(**tables: Mapping[str, object]) -> Gpuguard:
-        made.append(stack.enter_context(Gpuguard(node_v1, **tables)))
+        made.append(stack.enter_context(Gpuguard(node, **tables)))
         return made[-1]
 
     with ExitStack() as stack:

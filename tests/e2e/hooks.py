@@ -7,7 +7,7 @@ from pathlib import Path
 
 from tests.lab.containers import Engine
 from tests.lab.devices import CTL, GPU0, UVM
-from tests.lab.node import Node
+from tests.lab.node import ROOT, Node
 
 DEVICES = (GPU0, CTL, UVM)
 """What the hook gives a container."""
@@ -16,22 +16,24 @@ _HOOK = "/root/nvidia-hook"
 _RUNTIME = "/root/nvidia-runtime"
 _ANNOTATION = "lab.gpuguard.hook"
 
-# As libnvidia-container does on cgroup v1 (nvc_cgroup.c): of the container's first process, before its program starts.
+# As libnvidia-container does: of the container's first process, before its program starts. The node's own Python: this
+# machine's may need a newer C library than the node has.
 _HOOK_TEXT = f"""\
-#!/bin/sh
-read -r state
-pid=${{state##*\\"pid\\":}}
-pid=${{pid%%[,\\}}]*}}
-while IFS=: read -r _ controllers group; do
-    [ "$controllers" = devices ] || continue
-    for rule in {" ".join(f"'{device.rule} rw'" for device in DEVICES)}; do
-        echo "$rule" >"/sys/fs/cgroup/devices$group/devices.allow"
-    done
-done <"/proc/$pid/cgroup"
+#!/usr/bin/python3 -I
+import json, pathlib, sys
+sys.path.insert(0, {str(ROOT)!r})
+sys.dont_write_bytecode = True
+from tests.lab import hook
+from tests.lab.devices import Device
+groups = pathlib.Path("/proc", str(json.load(sys.stdin)["pid"]), "cgroup").read_text().splitlines()
+found = {{controllers: group for _, controllers, group in (line.split(":", 2) for line in groups)}}
+v1 = pathlib.Path("/sys/fs/cgroup/devices")
+cgroup = v1 / found["devices"][1:] if v1.exists() else v1.parent / found[""][1:]
+for device in {DEVICES!r}:
+    hook.allow(cgroup, device)
 """
 
-# As nvidia-container-runtime does in its legacy mode: it adds the hook to the bundle and becomes runc. The node's own
-# Python: this machine's may need a newer C library than the node has.
+# As nvidia-container-runtime does in its legacy mode: it adds the hook to the bundle and becomes runc.
 _RUNTIME_TEXT = f"""\
 #!/usr/bin/python3 -I
 import json, os, sys

@@ -6,6 +6,7 @@ import json
 import sys
 from typing import Any
 
+from tests.e2e import gate
 from tests.e2e.conftest import Launch, MakeScope
 from tests.lab import hook
 from tests.lab.containers import Engine
@@ -35,11 +36,11 @@ def declare_under_fire(node: Node, scope: Scope, how: str) -> dict[str, Any]:
     return result
 
 
-def test_what_a_hook_writes_meanwhile_survives(node_v1: Node, gpu_scope: MakeScope, prober: Prober) -> None:
-    """150 declarations with a hook writing at a random moment: its rule survives each, and no open ever fails."""
+def test_what_a_hook_does_meanwhile_survives(node: Node, gpu_scope: MakeScope, prober: Prober) -> None:
+    """150 declarations with a hook at work at a random moment: what it did survives each, and no open ever fails."""
     scope = gpu_scope()
     with prober.loop(scope.cgroup, GPU0) as loop:
-        result = declare_under_fire(node_v1, scope, "shield")
+        result = declare_under_fire(node, scope, "guard")
         report = loop.stop()
     assert (result["lost"], result["errors"]) == (0, [])
     assert result["during"] >= TRIES / 5
@@ -54,18 +55,18 @@ def test_without_the_shield_it_would_not(node_v1: Node, gpu_scope: MakeScope) ->
     assert result["lost"] > 0
 
 
-def test_declaring_fails_no_open(node_v1: Node, gpu_scope: MakeScope, prober: Prober, launch: Launch) -> None:
+def test_declaring_fails_no_open(node: Node, gpu_scope: MakeScope, prober: Prober, launch: Launch) -> None:
     """While the daemon declares 30 times, since its drop-in is removed each time, no open in the scope fails."""
     guard = launch(backoff={"max_repairs": 1000}).start()
     scope = gpu_scope()
     with prober.loop(scope.cgroup, GPU0) as loop:
         guard.await_state(scope.name, "protected")
-        path = node_v1.path(f"/run/systemd/transient/{scope.name}.d/50-DeviceAllow.conf")
+        path = node.path(f"/run/systemd/transient/{scope.name}.d/50-DeviceAllow.conf")
         for _ in range(DECLARATIONS):
             path.unlink()
             (repair,) = guard.repair(scope.name).repairs
             assert repair.error is None
-            assert "DeviceAllow=/dev/char/195:0 rw" in drop_in(node_v1, scope.name)
+            assert "DeviceAllow=/dev/char/195:0 rw" in drop_in(node, scope.name)
         report = loop.stop()
     assert guard.total("gpuguard_repairs_total", method="declare", result="ok") == DECLARATIONS + 1
     assert (report.denied, report.gaps, report.odd) == (0, (), {})
@@ -77,14 +78,14 @@ def test_other_devices_survive(engine: Engine, prober: Prober, launch: Launch) -
     container = engine.run("trainer", [FUSE, GPU0, CTL])
     for device in (TUN, KVM):
         hook.allow(container.cgroup, device, "rwm")
-    (container.cgroup / "devices.allow").write_text(USB)
-    before = set((container.cgroup / "devices.list").read_text().splitlines())
+    hook.give(container.cgroup, USB)
+    before = gate.rules(container.cgroup)
     assert {f"{KVM.rule} rwm", USB} <= before
 
     guard = launch().start()
     guard.await_state(container.scope, "protected")
 
-    assert set((container.cgroup / "devices.list").read_text().splitlines()) == before
+    assert gate.rules(container.cgroup) == before
     engine.node.run(["systemctl", "daemon-reload"])
-    assert set((container.cgroup / "devices.list").read_text().splitlines()) == before
+    assert gate.rules(container.cgroup) == before
     assert not [device.path for device in (FUSE, TUN, KVM, GPU0) if prober.open(container.cgroup, device).denied]

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.e2e import gate
 from tests.e2e.conftest import Launch, MakeScope
 from tests.e2e.gpuguard import Gpuguard
 from tests.e2e.witness import BusWitness, Witness
@@ -33,19 +34,14 @@ def provoke(node: Node, scopes: list[str]) -> None:
     node.run(["systemctl", "daemon-reexec"])
 
 
-def rules(cgroup: Path) -> set[str]:
-    """Return what the kernel allows."""
-    return set((cgroup / "devices.list").read_text().splitlines())
-
-
 @pytest.fixture
-def admin(node_v1: Node) -> Iterator[Path]:
+def admin(node: Node) -> Iterator[Path]:
     """Return the path of an administrator's drop-in for all Docker containers; it is removed afterwards."""
-    path = node_v1.path(ADMIN)
+    path = node.path(ADMIN)
     path.parent.mkdir(parents=True, exist_ok=True)
     yield path
     path.unlink(missing_ok=True)
-    node_v1.run(["systemctl", "daemon-reload"])
+    node.run(["systemctl", "daemon-reload"])
 
 
 def test_others_are_not_touched(engine: Engine, gpu_scope: MakeScope, launch: Launch) -> None:
@@ -56,7 +52,7 @@ def test_others_are_not_touched(engine: Engine, gpu_scope: MakeScope, launch: La
     gpu = gpu_scope()
     names = [*(container.scope for container in containers), bare.name]
     groups = [*(container.cgroup for container in containers), bare.cgroup]
-    before = [rules(group) for group in groups]
+    before = [gate.rules(group) for group in groups]
     with BusWitness(node) as bus, Witness(groups) as witness:
         guard = launch().start()
         guard.await_state(gpu.name, "protected")
@@ -64,14 +60,13 @@ def test_others_are_not_touched(engine: Engine, gpu_scope: MakeScope, launch: La
         guard.await_reloads(2)
         guard.await_rounds()
         bus.settle()
-        writes, children, calls = witness.writes(), witness.children(), bus.calls()
-        after = [rules(group) for group in groups]
+        strangers, calls = witness.strangers(node.init), bus.calls()
+        after = [gate.rules(group) for group in groups]
     bare.stop()
 
     assert any(gpu.name in call.arguments for call in calls if call.member == "SetUnitProperties")
     assert [call for call in calls for name in names if name in call.arguments] == []
-    assert {write.pid for write in writes} <= {node.init}
-    assert children == []
+    assert strangers == []
     assert after == before
     assert [guard.events(scope=name) for name in names] == [[], [], []]
 
@@ -86,7 +81,7 @@ def test_state_of_what_is_not_touched(engine: Engine, launch: Launch) -> None:
     assert plain.scope not in status
 
 
-def test_missing_drop_in_is_a_risk(node_v1: Node, gpu_scope: MakeScope, launch: Launch) -> None:
+def test_missing_drop_in_is_a_risk(node: Node, gpu_scope: MakeScope, launch: Launch) -> None:
     """A declared container whose drop-in was deleted is `at-risk`, since a reload reads files; that takes no daemon."""
     scope = gpu_scope()
     guard = launch().start()
@@ -94,7 +89,7 @@ def test_missing_drop_in_is_a_risk(node_v1: Node, gpu_scope: MakeScope, launch: 
     guard.daemon.stop()
     assert guard.status()[scope.name]["state"] == "protected"
 
-    drop_in(node_v1, scope.name).unlink()
+    drop_in(node, scope.name).unlink()
 
     container = guard.status()[scope.name]
     assert container["state"] == "at-risk"
@@ -102,22 +97,22 @@ def test_missing_drop_in_is_a_risk(node_v1: Node, gpu_scope: MakeScope, launch: 
     assert "reload" in container["reason"]
 
 
-def test_missing_drop_in_is_declared_anew(node_v1: Node, gpu_scope: MakeScope, launch: Launch, prober: Prober) -> None:
+def test_missing_drop_in_is_declared_anew(node: Node, gpu_scope: MakeScope, launch: Launch, prober: Prober) -> None:
     """A running daemon sees by itself that a container's drop-in was deleted, and declares it before a reload comes."""
     scope = gpu_scope()
     guard = launch().start()
     for times in range(1, 4):
         guard.await_state(scope.name, "protected")
         assert declarations(guard) == times
-        drop_in(node_v1, scope.name).unlink()
-        until(drop_in(node_v1, scope.name).exists, 20, "the declaration")
-    node_v1.run(["systemctl", "daemon-reload"])
+        drop_in(node, scope.name).unlink()
+        until(drop_in(node, scope.name).exists, 20, "the declaration")
+    node.run(["systemctl", "daemon-reload"])
     assert prober.open(scope.cgroup, GPU0).allowed
     assert guard.total("gpuguard_drift_total", kind="lost") == 0
 
 
 def test_administrators_drop_in_is_a_risk(
-    node_v1: Node, gpu_scope: MakeScope, admin: Path, launch: Launch, prober: Prober
+    node: Node, gpu_scope: MakeScope, admin: Path, launch: Launch, prober: Prober
 ) -> None:
     """Where an administrator's drop-in resets DeviceAllow, a container is `at-risk`, and is declared once a change."""
     scope = gpu_scope()
@@ -128,23 +123,23 @@ def test_administrators_drop_in_is_a_risk(
     admin.write_text("[Scope]\nDeviceAllow=\n")
     guard.await_state(scope.name, "at-risk")
     for _ in range(3):
-        touch(node_v1, scope)
+        touch(node, scope)
         guard.await_rounds()
     assert declarations(guard) <= 2
     assert guard.status()[scope.name]["state"] == "at-risk"
 
-    node_v1.run(["systemctl", "daemon-reload"])
+    node.run(["systemctl", "daemon-reload"])
     guard.await_reloads(1)
     until(lambda: prober.open(scope.cgroup, GPU0).allowed, 20, "the repair")
     for _ in range(3):
-        touch(node_v1, scope)
+        touch(node, scope)
         guard.await_rounds()
     assert declarations(guard) <= 3
     assert guard.status()[scope.name]["state"] == "at-risk"
 
     admin.unlink()
     guard.await_state(scope.name, "protected")
-    node_v1.run(["systemctl", "daemon-reload"])
+    node.run(["systemctl", "daemon-reload"])
     assert prober.open(scope.cgroup, GPU0).allowed
 
 

@@ -18,6 +18,8 @@ from tests.lab.poll import until
 from tests.lab.prober import Prober
 from tests.lab.scope import Scope
 
+pytestmark = pytest.mark.cgroup("v1")
+
 
 def reload(node: Node) -> None:
     """Have systemd take away what it does not know of."""

@@ -12,11 +12,15 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Callable
 
+import pytest
+
 from gpuguard.errors import GpuguardError
 from gpuguard.kernel.devices_v1 import SHIELD
 from gpuguard.systemd.events import MONITOR, SIGNALS, UNITS
+from tests.e2e import gate
 from tests.e2e.conftest import Launch, MakeScope
 from tests.e2e.gpuguard import RUN, Gpuguard
+from tests.e2e.witness import Witness
 from tests.lab.devices import GPU0, GPU1
 from tests.lab.node import Node
 from tests.lab.poll import until
@@ -27,33 +31,23 @@ KILLS = 8
 STOLEN = f"{GPU1.rule} rw"  # what no scope here was ever given
 
 
-def take_away(scope: Scope) -> None:
-    """Take the GPU away as an administrator would."""
-    (scope.cgroup / "devices.deny").write_text(f"{GPU0.rule} rwm")
-
-
-def rules(scope: Scope) -> set[str]:
-    """Return what the kernel allows."""
-    return set((scope.cgroup / "devices.list").read_text().splitlines())
-
-
-def await_whole(guard: Gpuguard, scopes: Sequence[Scope], before: Sequence[set[str]]) -> None:
+def await_whole(guard: Gpuguard, scopes: Sequence[Scope], before: Sequence[frozenset[str]]) -> None:
     """Wait until every scope is protected; assert that it has the rules from before, no more, and no shield."""
     for scope, had in zip(scopes, before):
         guard.await_state(scope.name, "protected")
         until(lambda s=scope: not (s.cgroup / SHIELD).exists(), 20, "the shield to go")  # type: ignore[misc]
-        assert rules(scope) == had
+        assert gate.rules(scope.cgroup) == had
 
 
 def test_killed_while_giving_back(gpu_scope: MakeScope, launch: Launch) -> None:
     """Killed at a random moment around a loss, and started again, it gives back what was lost and nothing else."""
     scopes = [gpu_scope() for _ in range(3)]
-    before = [rules(scope) for scope in scopes]
+    before = [gate.rules(scope.cgroup) for scope in scopes]
     guard = launch(backoff={"max_repairs": 1000}).start()
     await_whole(guard, scopes, before)
     for _ in range(KILLS):
         for scope in scopes:
-            take_away(scope)
+            gate.take_away(scope.node, scope.name, GPU0)
         reload = guard.node.popen(["systemctl", "daemon-reload"])
         time.sleep(random.uniform(0, 0.3))  # noqa: S311  # not for secrets
         guard.daemon.kill()
@@ -65,7 +59,7 @@ def test_killed_while_giving_back(gpu_scope: MakeScope, launch: Launch) -> None:
 def test_killed_while_declaring(gpu_scope: MakeScope, launch: Launch, prober: Prober) -> None:
     """Killed at a random moment of declaring, and started again, it finishes; meanwhile no open fails."""
     scope = gpu_scope()
-    before = rules(scope)
+    before = gate.rules(scope.cgroup)
     guard = launch(backoff={"max_repairs": 1000}).start()
     await_whole(guard, [scope], [before])
     drop_in = guard.node.path(f"/run/systemd/transient/{scope.name}.d/50-DeviceAllow.conf")
@@ -89,23 +83,24 @@ def test_killed_while_declaring(gpu_scope: MakeScope, launch: Launch, prober: Pr
     assert (report.denied, report.gaps, report.odd) == (0, (), {})
 
 
-def test_restart_remembers(node_v1: Node, gpu_scope: MakeScope, launch: Launch, prober: Prober) -> None:
+def test_restart_remembers(node: Node, gpu_scope: MakeScope, launch: Launch, prober: Prober) -> None:
     """What is lost while no gpuguard runs is given back at the next start, from the ledger."""
     scope = gpu_scope()
     guard = launch(guard={"declare": False}).start()
     guard.await_state(scope.name, "at-risk")
     assert guard.daemon.stop() == 0
-    node_v1.run(["systemctl", "daemon-reload"])
+    node.run(["systemctl", "daemon-reload"])
     assert prober.open(scope.cgroup, GPU0).denied
     guard.start()
     until(lambda: prober.open(scope.cgroup, GPU0).allowed, 20, "the repair")
     guard.await_state(scope.name, "protected")
 
 
+@pytest.mark.cgroup("v1")
 def test_a_shield_that_was_left_is_removed(gpu_scope: MakeScope, launch: Launch) -> None:
     """A shield that an earlier gpuguard left in a scope is gone after the start, also where nothing else is to do."""
     declared, fresh = gpu_scope(), gpu_scope()
-    before = [rules(declared), rules(fresh)]
+    before = [gate.rules(declared.cgroup), gate.rules(fresh.cgroup)]
     guard = launch(scopes={"exclude": [fresh.name]}).start()
     await_whole(guard, [declared], before)
     guard.daemon.kill()
@@ -164,15 +159,15 @@ DAMAGES: dict[str, Callable[[Path], object]] = {
 }
 
 
-def test_damaged_ledger_grants_nothing(node_v1: Node, gpu_scope: MakeScope, launch: Launch, prober: Prober) -> None:
+def test_damaged_ledger_grants_nothing(node: Node, gpu_scope: MakeScope, launch: Launch, prober: Prober) -> None:
     """Whatever stands in the ledger's files, no scope gets what it did not have, and each is guarded as before."""
     scopes = {name: gpu_scope() for name in DAMAGES}
-    before = {name: rules(scope) for name, scope in scopes.items()}
+    before = {name: gate.rules(scope.cgroup) for name, scope in scopes.items()}
     guard = launch(backoff={"max_repairs": 1000}).start()
     await_whole(guard, list(scopes.values()), list(before.values()))
     guard.daemon.stop()
     for name, damage in DAMAGES.items():
-        entry = node_v1.path(f"{RUN}/ledger/{scopes[name].cgroup.stat().st_ino}.json")
+        entry = node.path(f"{RUN}/ledger/{scopes[name].cgroup.stat().st_ino}.json")
         damage(entry)
 
     guard.start()
@@ -182,9 +177,9 @@ def test_damaged_ledger_grants_nothing(node_v1: Node, gpu_scope: MakeScope, laun
         name: [GPU0.rule] for name in DAMAGES
     }
     for scope in scopes.values():
-        take_away(scope)
+        gate.take_away(scope.node, scope.name, GPU0)
     for name, scope in scopes.items():
-        until(lambda n=name, s=scope: rules(s) == before[n], 20, f"the repair after {name}")  # type: ignore[misc]
+        until(lambda n=name, s=scope: gate.rules(s.cgroup) == before[n], 20, f"the repair after {name}")  # type: ignore[misc]
     assert prober.open(scopes["a link"].cgroup, GPU1).denied
 
 
@@ -195,7 +190,7 @@ def test_second_daemon_refuses(gpu_scope: MakeScope, launch: Launch, prober: Pro
     guard.await_state(scope.name, "protected")
     first = guard.daemon
     second = guard.spawn()
-    take_away(scope)
+    gate.take_away(scope.node, scope.name, GPU0)
     until(lambda: prober.open(scope.cgroup, GPU0).allowed, 20, "the repair")
     assert second.wait(60) == 1
     assert "another gpuguard is at work on this node" in second.output()
@@ -204,29 +199,30 @@ def test_second_daemon_refuses(gpu_scope: MakeScope, launch: Launch, prober: Pro
     first.kill()
 
 
-def test_restart_of_the_bus(node_v1: Node, gpu_scope: MakeScope, launch: Launch, prober: Prober) -> None:
+def test_restart_of_the_bus(node: Node, gpu_scope: MakeScope, launch: Launch, prober: Prober) -> None:
     """When dbus-daemon is restarted the daemon repairs, comes back to the bus, and sees the next reload at once."""
     scope = gpu_scope()
     guard = launch(guard={"declare": False, "poll_interval": "30s"}).start()
     guard.await_state(scope.name, "at-risk")
     until(lambda: sources_up(guard) == 3, 20, "the sources")
 
-    node_v1.run(["systemctl", "restart", "dbus.service"])
+    node.run(["systemctl", "restart", "dbus.service"])
     until(lambda: len(guard.events("source_up")) >= 3, 60, "the return of the sources")
     guard.await_rest()
 
-    node_v1.run(["systemctl", "daemon-reload"])
+    node.run(["systemctl", "daemon-reload"])
     until(lambda: prober.open(scope.cgroup, GPU0).allowed, 10, "the repair")
     guard.await_state(scope.name, "protected")
 
 
-def test_without_a_bus(node_v1: Node, gpu_scope: MakeScope, launch: Launch, prober: Prober) -> None:
+@pytest.mark.cgroup("v1")
+def test_without_a_bus(node: Node, gpu_scope: MakeScope, launch: Launch, prober: Prober) -> None:
     """Without any bus the poll sees losses and the kernel's list is written; the state says that systemd is unknown."""
     scope = gpu_scope()
     guard = launch(paths={"bus": "unix:path=/run/nowhere"}).start()
     guard.await_state(scope.name, "at-risk")
     for _ in range(2):
-        node_v1.run(["systemctl", "daemon-reload"])
+        node.run(["systemctl", "daemon-reload"])
         until(lambda: prober.open(scope.cgroup, GPU0).allowed, 20, "the repair")
         guard.await_rounds()
     assert sources_up(guard) == 0
@@ -236,18 +232,38 @@ def test_without_a_bus(node_v1: Node, gpu_scope: MakeScope, launch: Launch, prob
     assert prober.open(scope.cgroup, GPU1).denied
 
 
-def test_reexec_keeps_the_sources(node_v1: Node, gpu_scope: MakeScope, launch: Launch, prober: Prober) -> None:
+@pytest.mark.cgroup("v2")
+@pytest.mark.invariant(4)
+def test_without_a_bus_on_v2(node: Node, gpu_scope: MakeScope, launch: Launch, prober: Prober) -> None:
+    """On v2 nothing can be given back without a bus: a loss is told, nothing is touched; with the bus it is mended."""
+    scope = gpu_scope()
+    guard = launch(paths={"bus": "unix:path=/run/nowhere"}).start()
+    guard.await_state(scope.name, "at-risk")
+    with Witness([scope.cgroup]) as witness:
+        node.run(["systemctl", "daemon-reload"])
+        guard.await_state(scope.name, "lost")
+        guard.await_rounds()
+        assert witness.strangers(node.init) == []
+    assert guard.total("gpuguard_repairs_total") == 0
+    guard.daemon.stop()
+    guard.configure()
+    guard.start()
+    until(lambda: prober.open(scope.cgroup, GPU0).allowed, 20, "the repair")
+    guard.await_state(scope.name, "protected")
+
+
+def test_reexec_keeps_the_sources(node: Node, gpu_scope: MakeScope, launch: Launch, prober: Prober) -> None:
     """After a daemon-reexec new containers are still found and reloads still seen, without a poll."""
     guard = launch(guard={"declare": False, "poll_interval": "1m"}).start()
     until(lambda: sources_up(guard) == 3, 20, "the sources")
-    node_v1.run(["systemctl", "daemon-reexec"])
+    node.run(["systemctl", "daemon-reexec"])
     guard.await_reloads(1)
     until(lambda: sources_up(guard) == 3, 20, "the sources")
     guard.await_rest()
     scope = gpu_scope()
     guard.await_state(scope.name, "at-risk")
     guard.await_rest()
-    node_v1.run(["systemctl", "daemon-reload"])
+    node.run(["systemctl", "daemon-reload"])
     until(lambda: prober.open(scope.cgroup, GPU0).allowed, 10, "the repair")
     guard.await_state(scope.name, "protected")
 

@@ -7,15 +7,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from gpuguard.kernel.devices_v1 import SHIELD
+from tests.e2e import gate
 from tests.e2e.conftest import Launch, MakeScope
-from tests.e2e.gpuguard import RUN
+from tests.e2e.gpuguard import RUN, Gpuguard
 from tests.e2e.witness import Witness
 from tests.lab import hook
 from tests.lab.devices import GPU0
 from tests.lab.node import Node
 from tests.lab.poll import until
 from tests.lab.prober import Prober
-from tests.lab.scope import Scope
 
 RELOADS = 20
 COMERS = 20
@@ -39,7 +39,7 @@ def reloading(node: Node) -> Iterator[None]:
         thread.join()
 
 
-def test_reloads_without_end(node_v1: Node, gpu_scope: MakeScope, launch: Launch, prober: Prober) -> None:
+def test_reloads_without_end(node: Node, gpu_scope: MakeScope, launch: Launch, prober: Prober) -> None:
     """With one reload on another's heels, every scope is repaired, declared once, and then left alone.
 
     The next reload may come between the first repair and the declaration, and take the devices once more.
@@ -48,7 +48,7 @@ def test_reloads_without_end(node_v1: Node, gpu_scope: MakeScope, launch: Launch
     scopes = [gpu_scope() for _ in range(5)]
     for scope in scopes:
         guard.await_state(scope.name, "at-risk")
-    with reloading(node_v1):
+    with reloading(node):
         guard.await_reloads(RELOADS)
         for scope in scopes:
             guard.await_state(scope.name, "protected")
@@ -63,21 +63,21 @@ def test_reloads_without_end(node_v1: Node, gpu_scope: MakeScope, launch: Launch
         assert not (scope.cgroup / SHIELD).exists()
 
 
-def test_containers_come_and_go_during_reloads(node_v1: Node, launch: Launch) -> None:
+def test_containers_come_and_go_during_reloads(node: Node, launch: Launch) -> None:
     """Containers that start and end while systemd reloads leave nothing behind: no ledger entry, no state, no fault."""
     guard = launch().start()
-    with reloading(node_v1):
+    with reloading(node):
         for _ in range(COMERS):
-            scope = node_v1.scope()
+            scope = node.scope()
             hook.allow(scope.cgroup, GPU0)
             scope.stop()
-        last = node_v1.scope()
+        last = node.scope()
     # A reload that comes before gpuguard has seen a rule takes it for good: nobody knows of it.
     hook.allow(last.cgroup, GPU0)
     guard.await_state(last.name, "protected")
     last.stop()
     until(lambda: not guard.samples("gpuguard_container_info"), 20, "the end of all containers to be seen")
-    assert list(node_v1.path(f"{RUN}/ledger").iterdir()) == []
+    assert list(node.path(f"{RUN}/ledger").iterdir()) == []
 
 
 def test_quarrel_ends_in_a_pause(gpu_scope: MakeScope, launch: Launch, prober: Prober) -> None:
@@ -90,16 +90,17 @@ def test_quarrel_ends_in_a_pause(gpu_scope: MakeScope, launch: Launch, prober: P
 
     def quarrel() -> None:
         while not over.wait(0.02):
-            take_away(scope)
+            gate.take_away(scope.node, scope.name, GPU0)
 
     thread = threading.Thread(target=quarrel)
     thread.start()
     try:
         until(lambda: guard.events("fight"), 30, "the alert")
         with Witness([scope.cgroup]) as witness:
+            deeds = done(guard)
             guard.await_rounds()
-            pid = guard.daemon.pid
-            assert [write for write in witness.writes() if write.pid == pid] == []
+            assert [write for write in witness.writes() if write.pid == guard.daemon.pid] == []
+            assert done(guard) == deeds
         guard.await_state(scope.name, "lost")
     finally:
         over.set()
@@ -110,6 +111,6 @@ def test_quarrel_ends_in_a_pause(gpu_scope: MakeScope, launch: Launch, prober: P
     assert guard.total("gpuguard_repairs_total", result="refused") > 0
 
 
-def take_away(scope: Scope) -> None:
-    """Take the GPU away, as a program that manages devices itself might."""
-    (scope.cgroup / "devices.deny").write_text(f"{GPU0.rule} rwm")
+def done(guard: Gpuguard) -> float:
+    """Return how often anything was done."""
+    return guard.total("gpuguard_repairs_total") - guard.total("gpuguard_repairs_total", result="refused")

@@ -1,4 +1,4 @@
-"""Sees who writes to scopes' device rules, which children their cgroups get, and what systemd is asked to do."""
+"""Sees who changes scopes' device rules, which children their cgroups get, and what systemd is asked to do."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 
+from gpuguard.kernel import bpf
+from tests.e2e import gate
 from tests.lab.node import Node
 from tests.lab.poll import until
 
@@ -33,18 +35,25 @@ class Write:
 
 
 class Witness(AbstractContextManager["Witness"]):
-    """Watches the devices cgroups (v1) of scopes, each from when it is added."""
+    """Watches the cgroups of scopes, each from when it is added.
+
+    On v1 it sees writes; on v2 the device programs, of which systemd's has a name (since version 251).
+    """
 
     def __init__(self, cgroups: Sequence[Path] = ()) -> None:
         self._fanotify = _checked(_LIBC.fanotify_init(_FAN_CLOEXEC | _FAN_NONBLOCK, os.O_RDONLY), "fanotify_init")
         self._inotify = _checked(_LIBC.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC), "inotify_init1")
         self._files: dict[int, tuple[str, str]] = {}
+        self._programs: dict[Path, frozenset[int]] = {}
         for cgroup in cgroups:
             self.add(cgroup)
 
     def add(self, cgroup: Path) -> None:
         """Watch one more."""
         _checked(_LIBC.inotify_add_watch(self._inotify, os.fsencode(cgroup), _IN_CREATE), str(cgroup))
+        if not (cgroup / "devices.allow").exists():
+            self._programs[cgroup] = _of_others(cgroup)
+            return
         for name in ("devices.allow", "devices.deny"):
             path = cgroup / name
             mask = ctypes.c_uint64(_FAN_MODIFY)
@@ -52,8 +61,17 @@ class Witness(AbstractContextManager["Witness"]):
             _checked(mark, str(path))
             self._files[path.stat().st_ino] = (cgroup.name, name)
 
+    def strangers(self, systemd: int) -> list[str]:
+        """Return who but systemd (its number outside the node) has changed anything since the last call, and what."""
+        found = [f"{write} is not systemd's" for write in self.writes() if write.pid != systemd]
+        found += [f"child {name}" for name in self.children()]
+        for cgroup, before in self._programs.items():
+            after = self._programs[cgroup] = _of_others(cgroup)
+            found += [f"program {number} of {cgroup.name} is new or gone" for number in before ^ after]
+        return found
+
     def writes(self) -> list[Write]:
-        """Return the writes since the last call. The kernel merges equal ones that nobody has fetched."""
+        """Return the writes (v1) since the last call. The kernel merges equal ones that nobody has fetched."""
         found = []
         for chunk in _chunks(self._fanotify):
             for *_, descriptor, pid in _FAN_EVENT.iter_unpack(chunk):
@@ -120,6 +138,11 @@ class BusWitness(AbstractContextManager["BusWitness"]):
     def __exit__(self, *_: object) -> None:
         """Stop listening."""
         self._busctl.kill()
+
+
+def _of_others(cgroup: Path) -> frozenset[int]:
+    """Return the ids of the programs on a cgroup that are not systemd's."""
+    return frozenset(number for number in gate.programs(cgroup) if bpf.program(number).name != "sd_devices")
 
 
 def _chunks(descriptor: int) -> Iterator[bytes]:

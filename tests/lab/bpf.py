@@ -32,7 +32,7 @@ DEVICE, SOCKET_FILTER = 15, 1  # enum bpf_prog_type
 CAP_SYSLOG = 34  # linux/capability.h
 
 _NUMBER = {"x86_64": 321, "aarch64": 280}.get(os.uname().machine, -1)
-_PROG_LOAD, _PROG_ATTACH, _PROG_DETACH, _OBJ_GET_INFO_BY_FD = 5, 8, 9, 15
+_PROG_LOAD, _PROG_ATTACH, _PROG_DETACH, _PROG_GET_FD_BY_ID, _OBJ_GET_INFO_BY_FD = 5, 8, 9, 13, 15
 _CGROUP_DEVICE = 6
 _ALLOW_MULTI, _REPLACE = 2, 4
 _TRIES = 10  # a signal, or a lack of locked memory, ends a load with EAGAIN
@@ -93,6 +93,18 @@ def program_id(fd: int) -> int:
     info = ctypes.create_string_buffer(256)
     _call(_OBJ_GET_INFO_BY_FD, struct.pack("=IIQ", fd, len(info), ctypes.addressof(info)), "cannot ask for its id")
     return int(struct.unpack_from("=I", info, 4)[0])
+
+
+@contextlib.contextmanager
+def opened(number: int) -> Iterator[int]:
+    """Open the program of an id that somebody else has loaded, for the time of the block. Raises LabError."""
+    fd, error = _bpf(_PROG_GET_FD_BY_ID, struct.pack("=I", number))
+    if error:
+        raise LabError(f"cannot open program {number}: {os.strerror(error)}")
+    try:
+        yield fd
+    finally:
+        os.close(fd)
 
 
 def attach(cgroup: Path, fd: int) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TypeVar
 
 import pytest
@@ -39,9 +39,25 @@ def node_v2() -> Iterator[Node]:
 
 
 @pytest.fixture(scope="module")
+def node(request: pytest.FixtureRequest) -> Node:
+    """Return the module's node of each cgroup mode in turn.
+
+    Of one alone where the test asks for `node_v1` or `node_v2` too, or where it or its module is marked `cgroup("v1")`.
+    """
+    found: Node = request.getfixturevalue(f"node_{request.param}")
+    return found
+
+
+@pytest.fixture(scope="module")
 def docker_v1(node_v1: Node) -> Docker:
     """Return the module's Docker; use `docker`, which removes its containers."""
     return _engine(Docker(node_v1))
+
+
+@pytest.fixture(scope="module")
+def docker_v2(node_v2: Node) -> Docker:
+    """Return the module's Docker on cgroup v2; use `docker`, which removes its containers."""
+    return _engine(Docker(node_v2))
 
 
 @pytest.fixture(scope="module")
@@ -50,37 +66,57 @@ def podman_v1(node_v1: Node) -> Podman:
     return _engine(Podman(node_v1))
 
 
-@pytest.fixture
-def docker(docker_v1: Docker) -> Iterator[Docker]:
-    """Return Docker in `node_v1`; its containers are removed after the test."""
-    yield docker_v1
-    docker_v1.clear()
+@pytest.fixture(scope="module")
+def podman_v2(node_v2: Node) -> Podman:
+    """Return the module's Podman on cgroup v2; use `podman`, which removes its containers."""
+    return _engine(Podman(node_v2))
 
 
 @pytest.fixture
-def podman(podman_v1: Podman) -> Iterator[Podman]:
-    """Return Podman in `node_v1`; its containers are removed after the test."""
-    yield podman_v1
-    podman_v1.clear()
+def docker(request: pytest.FixtureRequest, node: Node) -> Iterator[Docker]:
+    """Return Docker in `node`; its containers are removed after the test."""
+    found: Docker = request.getfixturevalue(f"docker_{node.mode}")
+    yield found
+    found.clear()
+
+
+@pytest.fixture
+def podman(request: pytest.FixtureRequest, node: Node) -> Iterator[Podman]:
+    """Return Podman in `node`; its containers are removed after the test."""
+    found: Podman = request.getfixturevalue(f"podman_{node.mode}")
+    yield found
+    found.clear()
 
 
 @pytest.fixture(params=["docker", "podman"])
-def engine(request: pytest.FixtureRequest, node_v1: Node) -> Engine:  # noqa: ARG001  # for the marker below
-    """Return each container engine in `node_v1` in turn."""
+def engine(request: pytest.FixtureRequest, node: Node) -> Engine:  # noqa: ARG001  # for the marker below
+    """Return each container engine in `node` in turn."""
     found: Engine = request.getfixturevalue(request.param)
     return found
 
 
 @pytest.fixture(scope="module")
-def prober(node_v1: Node) -> Prober:
-    """Return the prober of `node_v1`."""
-    return Prober(node_v1)
+def prober(node: Node) -> Prober:
+    """Return the prober of `node`."""
+    return Prober(node)
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Run a test that asks for `node` on each cgroup mode."""
+    if "node" in metafunc.fixturenames:
+        metafunc.parametrize("node", _modes(metafunc), indirect=True, scope="module")
+
+
+def _modes(metafunc: pytest.Metafunc) -> Sequence[str]:
+    asked = [mode for mode in ("v1", "v2") if f"node_{mode}" in metafunc.fixturenames]
+    marked = metafunc.definition.get_closest_marker("cgroup")
+    return asked or (marked.args if marked is not None else ("v1", "v2"))
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark every test that boots a node, so that `-m "not node"` leaves them out."""
     for item in items:
-        if {"node_v1", "node_v2"} & set(getattr(item, "fixturenames", ())):
+        if {"node", "node_v1", "node_v2"} & set(getattr(item, "fixturenames", ())):
             item.add_marker(pytest.mark.node)
 
 

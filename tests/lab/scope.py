@@ -35,7 +35,7 @@ class Scope:
 
     def __init__(self, node: Node, name: str, device_allow: Sequence[str], policy: str) -> None:
         self.name = name
-        self._node = node
+        self.node = node
         entries = [f"--property=DeviceAllow={entry}" for entry in device_allow]
         properties = [f"--property=DevicePolicy={policy}", *entries]
         self._sleeper: Daemon = node.daemon(

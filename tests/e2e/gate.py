@@ -1,0 +1,57 @@
+"""What the kernel lets a container open, and how somebody takes it away, on cgroup v1 and v2 alike."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from gpuguard.kernel import bpf
+from gpuguard.model.accepted import accepted_code
+from gpuguard.model.rule import Rule
+from gpuguard.model.ruleset import RuleSet
+from tests.lab.devices import Device
+from tests.lab.node import Node
+
+
+def rules(cgroup: Path) -> frozenset[str]:
+    """Return the rules in force for a container: the kernel's list, or what all its programs accept."""
+    if (cgroup / "devices.list").exists():
+        return frozenset((cgroup / "devices.list").read_text().splitlines())
+    found = RuleSet(unrestricted=True)
+    for number in programs(cgroup, effective=True):
+        found = found.intersection(accepted_code(bpf.program(number).code))
+    return frozenset(map(str, found)) if not found.unrestricted else frozenset(["a *:* rwm"])
+
+
+def has(cgroup: Path, device: Device, access: str = "rw") -> bool:
+    """Whether a rule in force lets a device be opened so."""
+    return RuleSet.of(*rules(cgroup)).covers(Rule.parse(f"{device.rule} {access}"))
+
+
+def programs(cgroup: Path, *, effective: bool = False) -> tuple[int, ...]:
+    """Return the ids of the device programs on a cgroup v2, with `effective` also of those above it."""
+    directory = os.open(cgroup, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        return bpf.query(directory, effective=effective)
+    finally:
+        os.close(directory)
+
+
+def take_away(node: Node, scope: str, device: Device) -> None:
+    """Take a device away as an administrator would; no signal tells of it.
+
+    On v2 systemd is made to forget the device, whether it knew it or not, and writes its program anew.
+    """
+    if node.mode == "v1":
+        (node.cgroup(scope) / "devices.deny").write_text(f"{device.rule} rwm")
+    else:
+        kept = [entry for entry in declared(node, scope) if f"{device.major}:{device.minor} " not in entry]
+        settings = ["DeviceAllow=", *(f"DeviceAllow={entry}" for entry in kept)]
+        node.run(["systemctl", "set-property", "--runtime", scope, *settings])
+
+
+def declared(node: Node, scope: str) -> Sequence[str]:
+    """Return systemd's DeviceAllow entries of a unit, each as a unit file has it."""
+    lines = node.run(["systemctl", "show", "--property=DeviceAllow", scope]).stdout.splitlines()
+    return [line.partition("=")[2] for line in lines if line != "DeviceAllow="]
