@@ -73,6 +73,11 @@ def _parser() -> argparse.ArgumentParser:
     form.add_argument("--watch", action="store_true", help="show it again every two seconds")
     status.add_argument("--all", action="store_true", help="also show containers without any device filter")
 
+    explain = add("explain", "say of one container who allows and denies what, what a reload would do, and what to do")
+    explain.add_argument("container", metavar="CONTAINER", help="id, name or scope")
+    explain.add_argument("--json", action="store_true", help="print one JSON document")
+    explain.add_argument("--all", action="store_true", help="also show rules that need no attention")
+
     add("check", "print one line for a monitoring system and exit with its verdict")
 
     repair = add("repair", "give lost devices back and make systemd remember them, once, now")

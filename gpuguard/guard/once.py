@@ -12,9 +12,11 @@ from gpuguard.config import Settings, parse
 from gpuguard.errors import BusError, ConfigError, GpuguardError
 from gpuguard.guard import control, verbs
 from gpuguard.guard.build import Assembly, assemble
+from gpuguard.guard.explain import explanation
 from gpuguard.guard.lock import guard_lock
 from gpuguard.guard.statuses import statuses
 from gpuguard.kernel.mode import detect
+from gpuguard.model.explanation import Explanation
 from gpuguard.model.reports import ReleaseReport, RepairReport
 from gpuguard.model.status import NodeStatus
 from gpuguard.report.log import silent
@@ -55,6 +57,26 @@ async def look(settings: Settings, fault: Optional[ConfigError] = None) -> NodeS
             containers=statuses(assembly.guard.scopes.values(), assembly.guard.parts.guarded.node_of),
             trouble=guardian.trouble,
         )
+    finally:
+        await assembly.close()
+
+
+async def explain(settings: Settings, name: str, fault: Optional[ConfigError] = None) -> Explanation:
+    """Explain one container; changes nothing, needs no daemon. Raises GpuguardError; `fault`: as for look."""
+    guardian = await _guardian(settings, fault)
+    assembly = _quiet(guardian.settings, settle=guardian.settle)
+    try:
+        await _look_at_all(assembly)
+        node = NodeStatus(
+            cgroup=assembly.mode.value,
+            systemd=await _systemd(assembly),
+            mode=guardian.mode,
+            daemon=guardian.daemon,
+            trouble=guardian.trouble,
+        )
+        guard = assembly.guard
+        found = explanation(guard.parts, verbs.find(guard, name), node, settings.paths)
+        return replace(found, declares=guardian.settings.guard.declare)
     finally:
         await assembly.close()
 

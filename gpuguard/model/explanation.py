@@ -1,0 +1,114 @@
+"""All that `gpuguard explain` tells of one container."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Optional
+
+from gpuguard.model.device_filter import DeviceFilter, Owner
+from gpuguard.model.plan import Plan
+from gpuguard.model.rule import Rule
+from gpuguard.model.status import ContainerStatus, NodeStatus
+from gpuguard.model.unit import DevicePolicy
+from gpuguard.model.verdict import Verdict
+
+
+@dataclass(frozen=True)
+class Denier:
+    """A level that denies a rule: on cgroup v2 by a program, and whose; `curable`: systemd would replace that one."""
+
+    control_group: str
+    program: Optional[int] = None
+    owner: Owner = Owner.UNKNOWN
+    curable: bool = False
+
+    def __str__(self) -> str:
+        """Name it for people."""
+        if self.program is None:
+            return self.control_group
+        whose = {Owner.SYSTEMD: "systemd's program", Owner.RUNTIME: "the runtime's program"}.get(self.owner, "program")
+        return f"{whose} {self.program} on {self.control_group}"
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """One rule in the three lists. None is "cannot be told".
+
+    `memory` and `disk` are whether systemd has it in memory and whether the unit's files say it; `entry` is what of
+    memory says it. `guarded`: of the device classes that gpuguard guards. `given`: the runtime's own program accepts
+    it (cgroup v2). `hinders`: systemd is told nothing because of it.
+    """
+
+    rule: Rule
+    node: Optional[str] = None
+    guarded: bool = True
+    entitled: Optional[bool] = True
+    released: bool = False
+    given: bool = False
+    effective: Optional[bool] = True
+    memory: Optional[bool] = True
+    disk: Optional[bool] = True
+    entry: Optional[str] = None
+    after_reload: Optional[bool] = True
+    denied_by: tuple[Denier, ...] = ()
+    hinders: bool = False
+
+    @property
+    def declared(self) -> Optional[bool]:
+        """Whether systemd would write it now, and after a reload too."""
+        return None if self.memory is None or self.disk is None else self.memory and self.disk
+
+    @property
+    def matters(self) -> bool:
+        """Whether a reader should see it: guarded ones, and others that a reload takes, took, or that hinder."""
+        taken = self.effective is True and self.after_reload is False
+        took = self.given and self.effective is False
+        return self.guarded or bool(self.entitled) or self.released or self.hinders or taken or took
+
+
+@dataclass(frozen=True)
+class Declaration:
+    """What systemd knows of the unit's devices. `differs`: the files on disk say something else than memory.
+
+    `files` are those that speak of devices, None when they cannot be read.
+    """
+
+    policy: DevicePolicy
+    entries: int
+    differs: bool = False
+    files: Optional[tuple[str, ...]] = ()
+
+    @property
+    def foreign(self) -> tuple[str, ...]:
+        """Those of the files that systemd has not written for a transient unit itself."""
+        return tuple(path for path in self.files or () if "/run/systemd/transient/" not in path)
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """One container, explained.
+
+    `root` is where the hierarchy is mounted. `filters` are the programs in force (cgroup v2), None where there are
+    none to know of or they cannot be read. `shield` is whether systemd's rewrites are kept off (cgroup v1), None on v2.
+    `declaration` is None when systemd does not tell, and `trouble` says why; `refusal` is why it must not be told
+    anything. `declares`: the settings want devices declared before a loss. `last_writer` is None: not known.
+    """
+
+    node: NodeStatus
+    container: ContainerStatus
+    root: str
+    comparisons: tuple[Comparison, ...] = ()
+    filters: Optional[tuple[DeviceFilter, ...]] = None
+    shield: Optional[bool] = None
+    declaration: Optional[Declaration] = None
+    refusal: Optional[str] = None
+    trouble: Optional[str] = None
+    verdict: Optional[Verdict] = None
+    plan: Plan = field(default_factory=Plan)
+    declares: bool = True
+    last_writer: Optional[str] = None
+
+    @property
+    def guards(self) -> bool:
+        """Whether a daemon is at work that gives back what gets lost."""
+        return self.node.daemon == "running" and self.node.mode == "enforce"
