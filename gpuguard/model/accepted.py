@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Optional
 
 from gpuguard.errors import ProgramError
 from gpuguard.model.device_program import Program, decode
-from gpuguard.model.lanes import lanes_of, largest
+from gpuguard.model.lanes import ASKED, completed, lanes_of, largest
 from gpuguard.model.paths import Among, Region, follow
 from gpuguard.model.rule import Rule
 from gpuguard.model.ruleset import RuleSet, largest_rules
@@ -25,16 +25,26 @@ def accepted_code(code: bytes) -> RuleSet:
 def accepted(program: Program) -> RuleSet:
     """Return the rules that permit exactly what the program allows, as few as there can be.
 
-    Raises ProgramError when gpuguard cannot follow the program, and when no list of rules says what it does, for
-    example because it denies one device after allowing all of its major.
+    Where none do, those that permit exactly what it allows of all that the kernel asks: runc 1.0.0-rc93 lets an access
+    pass when any part of it is given. Raises ProgramError when gpuguard cannot follow the program, and when no list of
+    rules says what it does, for example because it denies one device after allowing all of its major.
     """
     answers = follow(program)
-    if not answers.denied:
+    try:
+        return _list(answers.allowed, answers.denied)
+    except ProgramError:
+        allowed = [region._replace(lanes=completed(region.lanes & ASKED)) for region in answers.allowed]
+        denied = [region._replace(lanes=region.lanes & ASKED) for region in answers.denied]
+        return _list(allowed, [region for region in denied if region.lanes])
+
+
+def _list(allowed: Sequence[Region], denied: Sequence[Region]) -> RuleSet:
+    if not denied:
         return RuleSet(unrestricted=True)
-    rules = largest_rules(_rules(answers.allowed))
-    if len(rules) * len(answers.denied) > MAX_PAIRS:
+    rules = largest_rules(_rules(allowed))
+    if len(rules) * len(denied) > MAX_PAIRS:
         raise ProgramError(f"comes down to too many rules: {len(rules)}")
-    _refuse_contradiction(rules, answers.denied)
+    _refuse_contradiction(rules, denied)
     return RuleSet(rules)
 
 

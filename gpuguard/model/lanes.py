@@ -14,6 +14,9 @@ _ACCESSES = range(1, Access.RWM + 1)
 WORDS = tuple(KINDS[kind] | access << ACCESS_SHIFT for kind in KINDS for access in _ACCESSES)
 ALL_LANES = (1 << len(WORDS)) - 1
 _BITS = {(kind, access): 1 << lane for lane, (kind, access) in enumerate((k, a) for k in KINDS for a in _ACCESSES)}
+# What the kernel does ask: mknod(2) for m, open(2) for r, w or rw, and nobody for m with another
+# (include/linux/device_cgroup.h, devcgroup_inode_permission and devcgroup_inode_mknod; Linux 4.15 to 6.18).
+ASKED = sum(bit for (_, access), bit in _BITS.items() if access in (Access.MKNOD, Access.READ, Access.WRITE, Access.RW))
 
 
 @cache
@@ -29,3 +32,12 @@ def largest(lanes: int) -> Iterator[tuple[str, Access]]:
         for access in asked:
             if not any(access != other and not access & ~other for other in asked):
                 yield kind, Access(access)
+
+
+def completed(lanes: int) -> int:
+    """Return the lanes with those that nobody asks added wherever each part that is asked is among them."""
+    return lanes | sum(
+        bit
+        for (kind, access), bit in _BITS.items()
+        if access & Access.MKNOD and not (_BITS[kind, Access.MKNOD] | _BITS.get((kind, access & Access.RW), 0)) & ~lanes
+    )

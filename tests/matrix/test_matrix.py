@@ -41,7 +41,7 @@ def test_reload_takes_what_a_hook_gave(stage: Stage, engine: Engine) -> None:
 
 
 def test_when_a_reload_takes_it(stage: Stage, engine: Engine) -> None:
-    """With systemd 257 nothing is taken at the reload but at the next start of a unit in the slice; the older ones at once."""
+    """With systemd 257 the next start of a unit in the slice takes it; with older ones the reload itself."""
     container = hooked(engine)
     stage.reload()
     assert stage.prober.denied(container.cgroup, DEVICES) == ([] if stage.suite in LATE else ALL)

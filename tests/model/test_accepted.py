@@ -26,10 +26,8 @@ from tests.model.strategies import ACCESSES, CLOSE_RULES, KINDS, RULES
 ALL = (Rule("b", None, None, Access.RWM), Rule("c", None, None, Access.RWM))
 ANYTHING = RuleSet(unrestricted=True)
 NUMBERS = 3  # of majors and minors in random programs; one more stands for all others
-GRID = [
-    (kind, major, minor, Access(access))
-    for kind, major, minor, access in product("bc", range(NUMBERS + 1), range(NUMBERS + 1), range(1, 8))
-]
+ASKED = (Access.MKNOD, Access.READ, Access.WRITE, Access.RW)  # the kernel asks for no others
+GRID = list(product("bc", range(NUMBERS + 1), range(NUMBERS + 1), ASKED))
 
 
 def rules(*lines: str) -> list[Rule]:
@@ -100,6 +98,30 @@ class TestShapes:
         minor = block([(b"", (0x55, 5, 0, 1 << 20))], answer(allow=True))
         negative = block([(b"", (0x55, 4, 0, -1))], answer(allow=True))
         assert accepted(decode(HEADER + major + minor + negative + answer(allow=False))) == RuleSet()
+
+
+class TestNeverAsked:
+    """What a program says of an access that no system call asks for does not keep it from being rules."""
+
+    @staticmethod
+    def overlapping(*lines: str) -> bytes:
+        """Return a program as runc 1.0.0-rc93 makes it: a rule's access has to share a bit with the one asked for."""
+        code = HEADER
+        for rule in rules(*lines):
+            tests = [(b"", (0x55, 2, 0, 2)), (b"", (0x55, 4, 0, rule.major or 0)), (b"", (0x55, 5, 0, rule.minor or 0))]
+            part = instruction(0xBC, 1, 3) + instruction(0x54, 1, immediate=int(rule.access))
+            code += block([*tests, (part, (0x15, 1, 0, 0))], answer(allow=True))
+        return code + answer(allow=False)
+
+    def test_a_part_is_enough(self) -> None:
+        """A program that would let `rwm` pass for the sake of m, r or w alone permits what its rules say."""
+        given = ("c 195:0 rw", "c 195:1 m", "c 195:2 rwm")
+        assert accepted_code(self.overlapping(*given)) == RuleSet.of(*given)
+
+    def test_but_not_where_it_is_asked(self) -> None:
+        """A rule for reading alone lets an open for both pass there: no rule says that."""
+        with pytest.raises(ProgramError, match="denies some of c 195:0"):
+            accepted_code(self.overlapping("c 195:0 r"))
 
 
 class TestRefusals:
