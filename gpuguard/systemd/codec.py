@@ -3,27 +3,29 @@
 The only file that knows dbus-next, of which it uses marshalling alone. Its MessageBus stays out: release 0.2.3
 spins for ever in authentication when the bus hangs up (so the time limit around it never fires), dies of a full
 socket buffer, answers calls that a monitor only overhears, and reads until the socket is empty while nothing else
-in the process gets a turn.
+in the process gets a turn. Its decoder stays out as well: it takes seven times as long as ours.
 """
 
 from __future__ import annotations
 
-import io
 import struct
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, Optional
 
-from dbus_next._private.unmarshaller import Unmarshaller  # there is no public way to decode
 from dbus_next.constants import MessageFlag
 from dbus_next.message import Message
 from dbus_next.signature import Variant
 
 from gpuguard.errors import BusError
+from gpuguard.systemd import unmarshal
 
 HEAD = 16  # bytes that tell a message's length: D-Bus specification, "Message Format"
 CALL, REPLY, ERROR, SIGNAL = 1, 2, 3, 4
 
-_LITTLE = ord("l")
+_LITTLE, _BIG = ord("l"), ord("B")
+_PROTOCOL = 1
+# D-Bus specification, "Header Fields".
+_PATH, _INTERFACE, _MEMBER, _ERROR_NAME, _REPLY_SERIAL, _SENDER, _SIGNATURE = 1, 2, 3, 4, 5, 7, 8
 
 
 class Call(NamedTuple):
@@ -53,17 +55,6 @@ class Incoming(NamedTuple):
 def variant(signature: str, value: object) -> object:
     """Return a value for a place of type `v` in a body that is to be sent."""
     return Variant(signature, value)
-
-
-def unwrap(value: Any) -> Any:  # noqa: ANN401 -- a D-Bus value is of any type
-    """Return the value with each variant in it replaced by what it holds."""
-    if isinstance(value, Variant):
-        return unwrap(value.value)
-    if isinstance(value, list):
-        return [unwrap(item) for item in value]
-    if isinstance(value, dict):
-        return {key: unwrap(item) for key, item in value.items()}
-    return value
 
 
 def encode(serial: int, call: Call) -> bytes:
@@ -106,18 +97,33 @@ def first_string(head: bytes, body: bytes) -> str:
 def decode(raw: bytes) -> Incoming:
     """Read one whole message. Raises BusError when that fails, whatever the bytes are."""
     try:
-        message = Unmarshaller(io.BytesIO(raw)).unmarshall()  # type: ignore[no-untyped-call]  # untyped library
-        if message is None:
-            raise EOFError("it is shorter than it says")  # noqa: TRY301 -- one way out for all failures
-        return Incoming(
-            kind=message.message_type.value,
-            reply_to=message.reply_serial,
-            sender=message.sender or "",
-            path=message.path or "",
-            interface=message.interface or "",
-            member=message.member or "",
-            error=message.error_name or "",
-            body=unwrap(message.body),
-        )
-    except Exception as error:  # the decoder raises whatever its last step raised
+        return _decode(raw)
+    except unmarshal.FAILURES as error:
         raise BusError(f"a D-Bus message of {len(raw)} bytes cannot be read: {error!r}") from error
+
+
+def _decode(raw: bytes) -> Incoming:
+    if raw[0] not in {_LITTLE, _BIG} or raw[1] not in {CALL, REPLY, ERROR, SIGNAL} or raw[3] != _PROTOCOL:
+        raise ValueError("it does not begin as one")
+    order = "<" if raw[0] == _LITTLE else ">"
+    [pairs], end = unmarshal.read(order, "a(yv)", raw, HEAD - 4)
+    fields = dict(pairs)
+    body, _ = unmarshal.read(order, _text(fields, _SIGNATURE), raw, (end + 7) // 8 * 8)
+    serial = fields.get(_REPLY_SERIAL)
+    return Incoming(
+        kind=raw[1],
+        reply_to=serial if isinstance(serial, int) else None,
+        sender=_text(fields, _SENDER),
+        path=_text(fields, _PATH),
+        interface=_text(fields, _INTERFACE),
+        member=_text(fields, _MEMBER),
+        error=_text(fields, _ERROR_NAME),
+        body=body,
+    )
+
+
+def _text(fields: Mapping[int, object], field: int) -> str:
+    text = fields.get(field, "")
+    if not isinstance(text, str):
+        raise TypeError(f"header field {field} is {text!r}")
+    return text
