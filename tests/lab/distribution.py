@@ -14,6 +14,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -174,10 +175,11 @@ def _say(wanted: Distribution, text: str) -> None:
 
 
 def main() -> int:
-    """Build what is asked for, or all."""
+    """Build what is asked for, or all, at the same time."""
     try:
-        for suite in sys.argv[1:] or DISTRIBUTIONS:
-            print(root(suite))
+        with ThreadPoolExecutor() as pool:
+            for place in pool.map(root, sys.argv[1:] or DISTRIBUTIONS):
+                print(place)
     except LabError as error:
         print(f"lab: {error}", file=sys.stderr)
         return 1
