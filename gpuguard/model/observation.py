@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Optional
 
 from gpuguard.model.device_filter import DeviceFilter, given, own
@@ -16,13 +16,14 @@ class Declared:
     """What systemd will write next time.
 
     A property change makes it write what it has in memory. A reload reads the unit's files first:
-    `disk` is what they say, None where that is known to be the same.
+    `disk` is what they say, None where that is known to be the same. Two that mean the same rules are equal
+    however they spell them: each reload turns the order of the entries round (systemd 252).
     """
 
     memory: RuleSet
     disk: Optional[RuleSet] = None
     policy: DevicePolicy = DevicePolicy.STRICT
-    entries: tuple[DeviceAllow, ...] = ()
+    entries: tuple[DeviceAllow, ...] = field(default=(), compare=False)
 
     def covers(self, rule: Rule) -> bool:
         """Whether systemd would write `rule` now, and after a reload too."""

@@ -97,7 +97,8 @@ def plan(  # noqa: PLR0913 - each is a fact of its own
         unclear = not (_filters_already(look) or all(entry.exact for entry in look.filters))
         if narrowed or unclear:
             return replace(found, narrowed=narrowed, unclear=unclear)
-    if curable and not entries:  # systemd knows them: any entry of its own makes it write its program anew
+    # What systemd knows and has not written: any entry of its own makes it write its program anew.
+    if curable - frozenset(unspelt) and not entries:
         entries = declared.entries[:1]
     due = entitled.settled and (protect or entitled.struck or bool(verdict.lost)) and declared != futile
     return replace(found, declare=entries if due else ())

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gpuguard.model.device_filter import DeviceFilter, Owner
 from gpuguard.model.deviceallow import resolve
 from gpuguard.model.entitlement import Entitlement
 from gpuguard.model.observation import Declared, Observation
@@ -22,6 +23,7 @@ from tests.model.looks import (
     FACTS,
     FILTERED,
     FULL_LOOKS,
+    GROUP,
     OPEN_LOOKS,
     declaration,
     entitlement,
@@ -158,6 +160,19 @@ class TestDeclarations:
         """A declaration that changed nothing is not repeated while systemd says the same."""
         now = declaration(TTY)
         assert planned(look(WHOLE, now), futile=now) == Plan()
+
+    def test_the_order_of_entries_is_nothing_new(self) -> None:
+        """A reload that turns the order round (systemd 252 does) is no reason to try what was in vain again."""
+        futile, now = declaration(TTY, GPU0), declaration(GPU0, TTY)
+        assert planned(look(WHOLE, now), futile=futile) == Plan()
+
+    def test_nothing_is_sent_for_what_has_no_spelling(self) -> None:
+        """On cgroup v2 a lost rule that cannot be spelt makes nobody write systemd's program anew."""
+        known = entitlement("c 1:0 rw", "c *:77 rw")
+        stripped = DeviceFilter(GROUP, 9, Owner.SYSTEMD, RuleSet.of("c 1:0 rw"))
+        seen = replace(look(stripped.rules, declaration(GPU0)), writable=False, filters=(stripped,))
+        found = planned(seen, known)
+        assert (found.lost, found.declare, found.undeclarable) == (tuple(rules("c *:77 rw")), (), found.lost)
 
     def test_again_when_systemd_says_something_else(self) -> None:
         """A declaration that was in vain is tried again once systemd's own list has changed."""
