@@ -47,6 +47,10 @@ class Installed(Service):
         lines = self.node.run(["journalctl", "--output=json", "--all", *matches]).stdout.splitlines()
         return [json.loads(line) for line in lines]
 
+    def __enter__(self) -> Installed:
+        """Return it."""
+        return self
+
     def __exit__(self, *_: object) -> None:
         """Stop the service and forget what it learnt; it stays installed."""
         self.systemctl("stop")

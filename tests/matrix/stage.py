@@ -22,14 +22,14 @@ class Stage:
         hooks.install(self.node)
         self.prober = Prober(self.node)
         self.engines: dict[str, Engine] = {"docker": Docker(self.node), "podman": Podman(self.node)}
-        self._installed = False
+        self.install_said = ""
+        """What `make install` said, once it was run."""
 
     def gpuguard(self, **tables: Mapping[str, object]) -> Installed:
         """Return gpuguard with these tables of the configuration; its service is not started."""
-        if not self._installed:
-            make_install(self.node)
+        if not self.install_said:
+            self.install_said = make_install(self.node)
             self.node.run(["systemctl", "stop", "gpuguard.service"])
-            self._installed = True
         return Installed(self.node, **tables)
 
     def reload(self) -> None:
