@@ -24,7 +24,6 @@ from gpuguard.model.state import State
 _HEADER = ("DEVICE", "NODE", "ENTITLED", "NOW", "SYSTEMD WRITES", "AFTER RELOAD", "DENIED BY")
 _UNKNOWN = Cell("cannot tell", colour.YELLOW)
 _AFTER = {True: ("kept", "LOST"), False: ("allowed", "DENIED"), None: ("allowed", "DENIED")}
-_OWNERS = {Owner.SYSTEMD: "systemd's", Owner.RUNTIME: "the runtime's", Owner.UNKNOWN: "unknown"}
 
 
 def run(args: argparse.Namespace) -> int:
@@ -117,14 +116,14 @@ def people(
     if hidden:
         lines.append(f"other rules, which need no attention: {hidden} (--all shows them)")
     sections = (
-        ("Programs in force, all of which must allow:", _programs(explanation, width, colours=colours)),
+        ("Programs in force, all of which must allow:", _programs(explanation, width)),
         ("What systemd knows:", _systemd(explanation)),
         ("Who wrote last:", [explanation.last_writer or "unknown"]),
         ("What a reload of systemd would do:", [reload_sentence(explanation)]),
         ("What to do:", advice(explanation)),
     )
     for title, section in sections:
-        body = [f"  {line}" for line in section]
+        body = [f"  {table.printable(line)}" for line in section]
         if body:
             lines += ["", title, *body]
     return "\n".join(lines)
@@ -186,16 +185,25 @@ def _level(group: str, own: str) -> str:
     return group.removeprefix(own) if group.startswith(f"{own}/") else group
 
 
-def _programs(explanation: Explanation, width: Optional[int], *, colours: bool) -> Iterable[str]:
+def _programs(explanation: Explanation, width: Optional[int]) -> Iterable[str]:
     if not explanation.filters:
         return ()
     own = explanation.container.cgroup
     rows = [
-        [Cell(str(one.program)), Cell(_OWNERS[one.owner]), Cell(_accepts(one)), Cell(_level(one.control_group, own))]
+        [Cell(str(one.program)), Cell(_whose(one, own)), Cell(_accepts(one)), Cell(_level(one.control_group, own))]
         for one in explanation.filters
     ]
     header: Sequence[str] = ("ID", "WHOSE", "ACCEPTS", "ON")
-    return table.render(header, rows, None if width is None else width - 2, colours=colours)
+    return table.render(header, rows, None if width is None else width - 2, colours=False)
+
+
+def _whose(one: DeviceFilter, own: str) -> str:
+    if one.owner is Owner.UNKNOWN:
+        return "unknown"
+    if one.owner is Owner.SYSTEMD:
+        return "systemd's"
+    # On a slice nothing but its not being systemd's is known.
+    return "the runtime's" if one.control_group == own or one.control_group.startswith(f"{own}/") else "not systemd's"
 
 
 def _accepts(one: DeviceFilter) -> str:
@@ -211,19 +219,19 @@ def _systemd(explanation: Explanation) -> Iterator[str]:
     if explanation.container.state is State.UNRESTRICTED:
         return
     if declaration is None:
-        yield table.printable(f"cannot be told: {explanation.trouble or 'it was not asked'}")
+        yield f"cannot be told: {explanation.trouble or 'it was not asked'}"
     else:
         yield f"DevicePolicy={declaration.policy.value}, DeviceAllow= with {declaration.entries} entries"
         for one in explanation.comparisons:
             if one.entitled and one.entry is not None:
-                yield table.printable(f"{one.rule}: {one.entry}")
+                yield f"{one.rule}: {one.entry}"
         if declaration.differs:
             files = ", ".join(declaration.foreign or declaration.files or ())
-            yield table.printable(f"the next reload reads something else: {files or '`systemctl cat` shows it'}")
+            yield f"the next reload reads something else: {files or '`systemctl cat` shows it'}"
     if explanation.refusal is not None:
-        yield table.printable(f"gpuguard declares nothing: {explanation.refusal}")
+        yield f"gpuguard declares nothing: {explanation.refusal}"
     elif explanation.plan.hindrance is not None:
         how_much = "only a part" if explanation.plan.declare else "nothing"
-        yield table.printable(f"gpuguard declares {how_much}: {explanation.plan.hindrance}")
+        yield f"gpuguard declares {how_much}: {explanation.plan.hindrance}"
     if explanation.shield:
         yield "the shield is there: its rewrites take nothing away"

@@ -6,6 +6,7 @@ Commands that are named here are for root on the node.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from shlex import quote
 
 from gpuguard.model.device_filter import Owner
 from gpuguard.model.explanation import Comparison, Declaration, Denier, Explanation
@@ -29,7 +30,7 @@ def advice(explanation: Explanation) -> tuple[str, ...]:
 
 def short_name(cid: str) -> str:
     """Return what commands take for a container: 12 digits of a generated id, or all of one that somebody chose."""
-    return cid[:12] if len(cid) == _GENERATED_ID else cid
+    return cid[:12] if len(cid) == _GENERATED_ID else quote(cid)
 
 
 def _about(explanation: Explanation) -> Iterator[str]:
@@ -102,13 +103,13 @@ def _lost(explanation: Explanation) -> Iterator[str]:
 
 def _blocked(explanation: Explanation, denier: Denier, entry: Comparison) -> Iterator[str]:
     group, own = denier.control_group, explanation.container.cgroup
-    directory = f"{explanation.root}{group}"
+    directory = quote(f"{explanation.root}{group}")
     if denier.program is None:
         yield f"Allow it above first: `echo '{entry.rule}' > {directory}/devices.allow`."
     elif group == own or group.startswith(f"{own}/"):
         yield f"Restart the container with the device: its own program {denier.program} denies it."
     elif denier.owner is Owner.SYSTEMD:
-        unit = group.rpartition("/")[2]
+        unit = quote(group.rpartition("/")[2])
         yield f"Take DeviceAllow= and DevicePolicy= out of {unit}: `systemctl cat {unit}`, `systemctl edit {unit}`."
     else:
         yield f"Find out who put it there: `bpftool prog show id {denier.program}`, `bpftool cgroup show {directory}`."
@@ -118,7 +119,8 @@ def _blocked(explanation: Explanation, denier: Denier, entry: Comparison) -> Ite
 def _at_risk(explanation: Explanation) -> Iterator[str]:
     name = short_name(explanation.container.id)
     if explanation.declaration is None:
-        yield f"`systemctl status {explanation.container.scope}`: {explanation.trouble or 'systemd does not tell'}."
+        why = explanation.trouble or "systemd does not tell"
+        yield f"`systemctl status {quote(explanation.container.scope)}`: {why}."
         if explanation.node.systemd is None:
             yield "See whether systemd answers: `busctl status`, `systemctl status dbus`."
     elif explanation.refusal or explanation.plan.hindrance:
@@ -148,7 +150,7 @@ def _all_in_memory(explanation: Explanation) -> bool:
 
 def _why_undeclared(explanation: Explanation) -> Iterator[str]:
     plan = explanation.plan
-    scope, refusal = explanation.container.scope, explanation.refusal
+    scope, refusal = quote(explanation.container.scope), explanation.refusal
     if refusal == Refusal.GATED.value:
         yield f"Let its BPFProgram=device: allow the devices (`systemctl cat {scope}`), and DevicePolicy=auto with it."
     elif refusal == Refusal.UNFILTERED.value:

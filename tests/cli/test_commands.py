@@ -35,6 +35,13 @@ def test_from_risk_to_safety(sim: SimNode, config: str) -> None:
     assert checked.returncode == 1
     assert checked.stdout.startswith("GPUGUARD WARNING - 1 at-risk (")
 
+    explained = gpuguard_command("explain", scope.name, "--config", config)
+    assert (explained.returncode, explained.stderr) == (0, "")
+    assert "It takes away c 195:0 rw, c 195:255 rw" in explained.stdout
+    one = json.loads(gpuguard_command("explain", scope.name, "--json", "--config", config).stdout)
+    assert [rule["after_reload"] for rule in one["rules"] if rule["entitled"]] == [False, False]
+    assert one["container"] == shown["containers"][0]
+
     planned = gpuguard_command("repair", "--dry-run", "--config", config)
     assert planned.returncode == 0
     assert "declare /dev/char/195:0 rw" in planned.stdout
@@ -54,7 +61,7 @@ def test_from_risk_to_safety(sim: SimNode, config: str) -> None:
 def test_what_is_not_there_is_exit_code_4(sim: SimNode, config: str) -> None:
     """A mistyped container is told as such, and nothing is done to others."""
     sim.scope(hook_rules=GPU)
-    for command in (("release", "nosuch"), ("repair", "nosuch")):
+    for command in (("release", "nosuch"), ("repair", "nosuch"), ("explain", "nosuch")):
         done = gpuguard_command(*command, "--config", config)
         assert done.returncode == 4
         assert "nosuch" in done.stderr
