@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
+import operator
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Optional
 
 from gpuguard.errors import ProgramError
@@ -33,28 +35,33 @@ def accepted(program: Program) -> RuleSet:
     try:
         return _list(answers.allowed, answers.denied)
     except ProgramError:
-        allowed = [region._replace(lanes=completed(region.lanes & ASKED)) for region in answers.allowed]
+        allowed = [region._replace(lanes=region.lanes & ASKED) for region in answers.allowed]
         denied = [region._replace(lanes=region.lanes & ASKED) for region in answers.denied]
-        return _list(allowed, [region for region in denied if region.lanes])
+        return _list(allowed, [region for region in denied if region.lanes], completed)
 
 
-def _list(allowed: Sequence[Region], denied: Sequence[Region]) -> RuleSet:
+def _list(allowed: Sequence[Region], denied: Sequence[Region], complete: Callable[[int], int] = int) -> RuleSet:
     if not denied:
         return RuleSet(unrestricted=True)
-    rules = largest_rules(_rules(allowed))
+    rules = largest_rules(_rules(allowed, complete))
     if len(rules) * len(denied) > MAX_PAIRS:
         raise ProgramError(f"comes down to too many rules: {len(rules)}")
     _refuse_contradiction(rules, denied)
     return RuleSet(rules)
 
 
-def _rules(regions: Iterable[Region]) -> Iterator[Rule]:
-    """Go through rules that cover the regions; a number that is only known not to be some becomes the wildcard."""
+def _rules(regions: Iterable[Region], complete: Callable[[int], int]) -> Iterator[Rule]:
+    """Go through rules that cover the regions; a number that is only known not to be some becomes the wildcard.
+
+    What is allowed of a whole major is allowed of each of its devices: `c *:* m` is a part of `c 195:0 rwm`.
+    """
     lanes: defaultdict[tuple[Optional[int], Optional[int]], int] = defaultdict(int)
     for region in regions:
         lanes[_exactly(region.major), _exactly(region.minor)] |= region.lanes
-    for (major, minor), asked in lanes.items():
-        for kind, access in largest(asked):
+    for major, minor in list(lanes):
+        wider = {(major, minor), (major, None), (None, minor), (None, None)}
+        asked = functools.reduce(operator.or_, (lanes.get(place, 0) for place in wider))
+        for kind, access in largest(complete(asked)):
             yield Rule(kind, major, minor, access)
 
 

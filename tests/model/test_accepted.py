@@ -108,7 +108,9 @@ class TestNeverAsked:
         """Return a program as runc 1.0.0-rc93 makes it: a rule's access has to share a bit with the one asked for."""
         code = HEADER
         for rule in rules(*lines):
-            tests = [(b"", (0x55, 2, 0, 2)), (b"", (0x55, 4, 0, rule.major or 0)), (b"", (0x55, 5, 0, rule.minor or 0))]
+            numbers = [(4, rule.major), (5, rule.minor)]
+            tests = [(b"", (0x55, 2, 0, 2))]
+            tests += [(b"", (0x55, register, 0, one)) for register, one in numbers if one is not None]
             part = instruction(0xBC, 1, 3) + instruction(0x54, 1, immediate=int(rule.access))
             code += block([*tests, (part, (0x15, 1, 0, 0))], answer(allow=True))
         return code + answer(allow=False)
@@ -117,6 +119,11 @@ class TestNeverAsked:
         """A program that would let `rwm` pass for the sake of m, r or w alone permits what its rules say."""
         given = ("c 195:0 rw", "c 195:1 m", "c 195:2 rwm")
         assert accepted_code(self.overlapping(*given)) == RuleSet.of(*given)
+
+    def test_mknod_given_for_all_is_given_for_each(self) -> None:
+        """The program tests its rules in any order; a device with all access keeps it behind `c *:* m`."""
+        assert accepted_code(self.overlapping("c *:* m", "c 195:0 rwm")) == RuleSet.of("c *:* m", "c 195:0 rwm")
+        assert accepted_code(self.overlapping("c 195:0 rwm", "c *:* m")) == RuleSet.of("c *:* m", "c 195:0 rwm")
 
     def test_but_not_where_it_is_asked(self) -> None:
         """A rule for reading alone lets an open for both pass there: no rule says that."""
