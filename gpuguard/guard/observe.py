@@ -14,13 +14,13 @@ from gpuguard.model.majors import DeviceNumber, Majors
 from gpuguard.model.observation import Declared
 from gpuguard.model.refusal import Refusal
 from gpuguard.model.rule import Rule
-from gpuguard.model.ruleset import RuleSet
 from gpuguard.model.unit import DeviceAllow, DevicePolicy, UnitProperties
 from gpuguard.systemd.link import Link
 from gpuguard.systemd.unit_files import texts
 from gpuguard.systemd.unit_stamp import Stamp, UnitStamps
 
 _MICROSECOND = 1e-6
+_GATED = "its devices are gated by BPFProgram="
 
 
 @dataclass(frozen=True)
@@ -87,15 +87,16 @@ class SystemdObserver:
         )
 
     def _declared(self, properties: UnitProperties) -> Declared:
+        if properties.bpf_device_program:
+            # systemd attaches that program again, also beside one that a hook has put in its place (seen on 252).
+            raise GpuguardError(_GATED)
         # Whatever NeedDaemonReload says: it stays "no" for a drop-in in a directory that systemd does not know yet.
         files = texts(properties.fragment, properties.name, self._root)
-        disk = self._rules(*parse_fragments(properties.name, (file.text for file in files)))
-        memory = self._rules(properties.policy, properties.device_allow)
+        policy, entries = parse_fragments(properties.name, (file.text for file in files))
+        facts = self._facts(entries + properties.device_allow)
+        disk = declared_rules(policy, entries, facts)
+        memory = declared_rules(properties.policy, properties.device_allow, facts)
         return Declared(memory, disk, properties.policy, properties.device_allow)
-
-    def _rules(self, policy: DevicePolicy, entries: Iterable[DeviceAllow]) -> RuleSet:
-        entries = tuple(entries)
-        return declared_rules(policy, entries, self._facts(entries))
 
     def resolved(self, entries: Iterable[DeviceAllow]) -> list[tuple[DeviceAllow, frozenset[Rule]]]:
         """Return each entry with the rules that systemd writes for it. Raises CgroupUnreadableError."""

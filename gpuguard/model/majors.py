@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -27,7 +28,9 @@ class Majors:
 
     drivers: frozenset[tuple[str, int, str]] = frozenset()
 
+    # It changes when a driver is loaded, and is read for each look.
     @classmethod
+    @functools.lru_cache(maxsize=4)
     def parse(cls, text: str) -> Majors:
         """Read the text of /proc/devices. A line of another form is skipped: nothing is guessed from it."""
         drivers = set()

@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Optional
 
 from gpuguard.errors import UnitFileError
@@ -50,7 +49,7 @@ def texts(fragment: str, name: str, root: str = "/") -> list[UnitFile]:
     name is found in the directories that systemd searches. Blocks for the time of some 60 directory look-ups.
     Raises UnitFileError, which names the file.
     """
-    top = Path(root)
+    top = root.rstrip("/")
     paths = [_fragment(top, fragment, name), *_drop_ins(top, name)]
     files = [_read(path) for path in paths if path]
     return [file for file in files if file]
@@ -72,41 +71,42 @@ def drop_in_names(name: str) -> Iterator[str]:
         yield from drop_in_names(f"{prefix[: dash + 1]}{'@' + instance if instance else ''}.{kind}")
 
 
-def _fragment(root: Path, fragment: str, name: str) -> Optional[Path]:
+def _fragment(root: str, fragment: str, name: str) -> Optional[str]:
     # An instance without a file of its own has its template's, whose name is the fragment's.
     for candidate in dict.fromkeys((name, os.path.basename(fragment))):  # noqa: PTH119 -- "" must stay ""
         for directory in UNIT_DIRS:
-            path = root / directory / candidate
+            path = f"{root}/{directory}/{candidate}"
             if candidate and os.path.lexists(path):
                 return path
-    return root / fragment.lstrip("/") if fragment else None
+    return f"{root}/{fragment.lstrip('/')}" if fragment else None
 
 
-def _drop_ins(root: Path, name: str) -> list[Path]:
+def _drop_ins(root: str, name: str) -> list[str]:
     names = list(drop_in_names(name))
     directories = [f"{directory}/{one}.d" for directory in UNIT_DIRS for one in names]
     # systemd 244 and later: the most general ones, such as scope.d.
     directories += [f"{directory}/{name.rpartition('.')[2]}.d" for directory in UNIT_DIRS]
-    found: dict[str, Path] = {}
+    found: dict[str, str] = {}
     for directory in directories:
-        for path in _conf_files(root / directory):
-            found.setdefault(path.name, path)
+        path = f"{root}/{directory}"
+        for file_name in _conf_files(path):
+            found.setdefault(file_name, f"{path}/{file_name}")
     return [found[file_name] for file_name in sorted(found, key=os.fsencode)]
 
 
-def _conf_files(directory: Path) -> list[Path]:
+def _conf_files(directory: str) -> list[str]:
     try:
         names = os.listdir(directory)  # noqa: PTH208 -- six times cheaper, and almost none of them is there
     except (FileNotFoundError, NotADirectoryError):
         return []
     except OSError as error:
         raise UnitFileError(f"cannot list {directory}: {error.strerror}; what a reload would do is unknown") from error
-    return [directory / name for name in names if name.endswith(".conf") and not name.startswith(".")]
+    return [name for name in names if name.endswith(".conf") and not name.startswith(".")]
 
 
-def _read(path: Path) -> Optional[UnitFile]:
+def _read(path: str) -> Optional[UnitFile]:
     try:
-        with path.open("rb") as file:
+        with open(path, "rb") as file:  # noqa: PTH123 -- a Path costs more than the file
             data = file.read(MAX_SIZE + 1)
     except FileNotFoundError:  # a dangling link, or just removed: systemd goes on without it, too
         return None
@@ -114,4 +114,4 @@ def _read(path: Path) -> Optional[UnitFile]:
         raise UnitFileError(f"cannot read {path}: {error.strerror}; what a reload would do is unknown") from error
     if len(data) > MAX_SIZE:
         raise UnitFileError(f"{path} is longer than {MAX_SIZE} bytes; what a reload would do is unknown")
-    return UnitFile(str(path), data.decode(errors="surrogateescape"))
+    return UnitFile(path, data.decode(errors="surrogateescape"))
