@@ -112,13 +112,15 @@ class _Comparer:
         )
 
     def _effective(self, rule: Rule) -> Optional[bool]:
-        effective, known = self._scope.effective, self._scope.entitled
+        effective = self._scope.effective
         if effective is None or effective.covers(rule):
             return None if effective is None else True
-        # A program that no list of rules describes was asked about some devices alone: about these for certain.
-        asked = known is not None and rule in known.rules
         deniers = denying(self._filters, rule)
-        return False if asked or not deniers or any(entry.exact for entry in deniers) else None
+        return False if self._asked(rule) or not deniers or any(entry.exact for entry in deniers) else None
+
+    def _asked(self, rule: Rule) -> bool:
+        """Whether a program that no list of rules describes was asked about a rule for certain."""
+        return self._scope.entitled is not None and rule in self._scope.entitled.rules
 
     def _denied_by(self, rule: Rule) -> tuple[Denier, ...]:
         devices = self._parts.devices
@@ -136,7 +138,8 @@ class _Comparer:
             return in_force_v1(
                 rule, self._scope.effective, self._declared, shield=self._shield, denied_above=denied_above
             )
-        return in_force_v2(rule, self._filters if self._scope.seen else None, self._declared, self._group)
+        filters = self._filters if self._scope.seen is not None else None
+        return in_force_v2(rule, filters, self._declared, self._group, asked=self._asked(rule))
 
     def _read_entries(self) -> list[_Entry]:
         declared = self._declared

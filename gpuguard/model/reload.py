@@ -28,18 +28,24 @@ def in_force_v1(
 
 
 def in_force_v2(
-    rule: Rule, filters: Optional[Iterable[DeviceFilter]], declared: Optional[Declared], control_group: str
+    rule: Rule,
+    filters: Optional[Iterable[DeviceFilter]],
+    declared: Optional[Declared],
+    control_group: str,
+    *,
+    asked: bool = False,
 ) -> Optional[bool]:
     """Tell whether a rule is in force after a reload on cgroup v2, None when that cannot be told.
 
-    systemd replaces its own program alone. One that may be systemd's or somebody else's may stay or go.
+    systemd replaces its own program alone. One that may be systemd's or somebody else's may stay or go. `asked`: also
+    a program that no list of rules describes was asked about this rule.
     """
     written = _written(rule, declared)
     if filters is None:
         return None if written else written
     deniers = denying(filters, rule)
     staying = [entry for entry in deniers if not of_systemd(entry, control_group)]
-    if any(entry.exact for entry in staying):
+    if any(entry.exact or asked for entry in staying):
         return False
     if not written:
         return written

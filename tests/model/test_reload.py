@@ -77,6 +77,10 @@ class TestV2:
         """One that stays and denies decides; one that may be systemd's leaves it open."""
         assert in_force_v2(GPU0, filters, declared, GROUP) is kept
 
+    def test_a_program_that_was_asked(self) -> None:
+        """What denies a rule that it was asked about denies it for certain."""
+        assert in_force_v2(GPU0, [runtime(exact=False)], KNOWN, GROUP, asked=True) is False
+
 
 class TestSentence:
     """The same in words."""
