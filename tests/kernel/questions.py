@@ -71,9 +71,11 @@ class Devices:
 
     def program(self, choose: random.Random, rules: Sequence[Rule]) -> bytes:
         """Return a program: of these rules, in some shape, or of chance alone."""
-        kind = choose.choice([*SHAPES, "denying", "all but", "random", "plain", "sums", "sums"])
+        kind = choose.choice([*SHAPES, "rc93", "denying", "all but", "random", "plain", "sums", "sums"])
         if kind == "denying":
             return device_programs.crun([(rule, choose.random() < 0.8) for rule in rules])
+        if kind == "rc93":
+            return device_programs.runc_rc93(rules)
         if kind == "all but":
             return device_programs.runc(rules, allow=False)
         if kind == "sums":

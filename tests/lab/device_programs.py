@@ -92,6 +92,15 @@ def runc(rules: Iterable[Rule], header: bytes = HEADER, *, allow: bool = True) -
     return header + b"".join(blocks) + answer(not allow)
 
 
+def runc_rc93(rules: Iterable[Rule]) -> bytes:
+    """Return what runc 1.0.0-rc93 makes of a list of rules: an access passes when any part of it is given."""
+    blocks = []
+    for rule in rules:
+        access = [(before, (JMP | JEQ, CONTEXT, 0, 0)) for before, _ in _access(rule)]
+        blocks.append(block(_type(rule) + access + _numbers(rule), answer(allow=True)))
+    return HEADER + b"".join(blocks) + answer(allow=False)
+
+
 def crun(rules: Iterable[tuple[Rule, bool]]) -> bytes:
     """Return what crun makes of an OCI spec's rules and whether they allow: the last one that fits decides."""
     blocks = [

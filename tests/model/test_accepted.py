@@ -18,7 +18,7 @@ from gpuguard.model.evaluate import permits
 from gpuguard.model.rule import Access, Rule
 from gpuguard.model.ruleset import RuleSet, largest_rules
 from tests.lab import device_programs
-from tests.lab.device_programs import HEADER, answer, block, instruction, number, runc
+from tests.lab.device_programs import HEADER, answer, block, instruction, number, runc, runc_rc93
 from tests.lab.random_programs import random_program
 from tests.model.shapes import SHAPES
 from tests.model.strategies import ACCESSES, CLOSE_RULES, KINDS, RULES
@@ -106,14 +106,7 @@ class TestNeverAsked:
     @staticmethod
     def overlapping(*lines: str) -> bytes:
         """Return a program as runc 1.0.0-rc93 makes it: a rule's access has to share a bit with the one asked for."""
-        code = HEADER
-        for rule in rules(*lines):
-            numbers = [(4, rule.major), (5, rule.minor)]
-            tests = [(b"", (0x55, 2, 0, 2))]
-            tests += [(b"", (0x55, register, 0, one)) for register, one in numbers if one is not None]
-            part = instruction(0xBC, 1, 3) + instruction(0x54, 1, immediate=int(rule.access))
-            code += block([*tests, (part, (0x15, 1, 0, 0))], answer(allow=True))
-        return code + answer(allow=False)
+        return runc_rc93(rules(*lines))
 
     def test_a_part_is_enough(self) -> None:
         """A program that would let `rwm` pass for the sake of m, r or w alone permits what its rules say."""
