@@ -47,7 +47,7 @@ class Installed(Service):
         lines = self.node.run(["journalctl", "--output=json", "--all", *matches]).stdout.splitlines()
         return [json.loads(line) for line in lines]
 
-    def __enter__(self) -> Installed:
+    def __enter__(self) -> Installed:  # noqa: PYI034  # typing.Self came with Python 3.11
         """Return it."""
         return self
 
