@@ -122,12 +122,14 @@ async def test_a_scope_without_a_filter(sim: SimNode, observer: SystemdObserver)
 
 @pytest.mark.invariant(9)
 async def test_a_program_of_its_own(sim: SimNode, observer: SystemdObserver) -> None:
-    """A unit that is gated by a BPF program of its own gets no entry."""
+    """A unit that is gated by a BPF program of its own gets no entry; what a reload leaves of it cannot be told."""
     scope = sim.scope()
     sim.set_property(scope.name, "BPFProgram", Variant("a(ss)", [["device", "/sys/fs/bpf/gate"]]))
     seen = await view(observer, scope)
     assert seen.refusal is not None
     assert seen.refusal.startswith("its devices are gated by BPFProgram=")
+    assert seen.declared is None
+    assert seen.trouble is not None
 
 
 async def test_another_program_is_no_matter(sim: SimNode, observer: SystemdObserver) -> None:

@@ -32,7 +32,7 @@ DEVICE, SOCKET_FILTER = 15, 1  # enum bpf_prog_type
 CAP_SYSLOG = 34  # linux/capability.h
 
 _NUMBER = {"x86_64": 321, "aarch64": 280}.get(os.uname().machine, -1)
-_PROG_LOAD, _PROG_ATTACH, _PROG_DETACH, _PROG_GET_FD_BY_ID, _OBJ_GET_INFO_BY_FD = 5, 8, 9, 13, 15
+_PROG_LOAD, _OBJ_PIN, _PROG_ATTACH, _PROG_DETACH, _PROG_GET_FD_BY_ID, _OBJ_GET_INFO_BY_FD = 5, 6, 8, 9, 13, 15
 _CGROUP_DEVICE = 6
 _ALLOW_MULTI, _REPLACE = 2, 4
 _TRIES = 10  # a signal, or a lack of locked memory, ends a load with EAGAIN
@@ -105,6 +105,12 @@ def opened(number: int) -> Iterator[int]:
         yield fd
     finally:
         os.close(fd)
+
+
+def pin(path: Path, fd: int) -> None:
+    """Give a program a name in a bpffs, which keeps it alive. Raises LabError."""
+    text = ctypes.create_string_buffer(os.fsencode(path))
+    _call(_OBJ_PIN, struct.pack("=QI", ctypes.addressof(text), fd), f"cannot pin a program at {path}")
 
 
 def attach(cgroup: Path, fd: int) -> None:

@@ -31,15 +31,18 @@ def random_name(prefix: str = "docker") -> str:
 
 
 class Scope:
-    """A transient scope with one sleeping process. Get it by `Node.scope()`."""
+    """A transient scope with one sleeping process. Get it by `Node.scope()`, or here with more properties."""
 
-    def __init__(self, node: Node, name: str, device_allow: Sequence[str], policy: str) -> None:
+    def __init__(
+        self, node: Node, name: str, device_allow: Sequence[str], policy: str, properties: Sequence[str] = ()
+    ) -> None:
         self.name = name
         self.node = node
         entries = [f"--property=DeviceAllow={entry}" for entry in device_allow]
-        properties = [f"--property=DevicePolicy={policy}", *entries]
+        others = [f"--property={text}" for text in properties]
+        options = [f"--property=DevicePolicy={policy}", *entries, *others]
         self._sleeper: Daemon = node.daemon(
-            ["systemd-run", "--scope", "--collect", f"--unit={name}", *properties, "sleep", "infinity"]
+            ["systemd-run", "--scope", "--collect", f"--unit={name}", *options, "sleep", "infinity"]
         )
         self._sleeper.await_output(f"as unit: {name}")  # "Running scope as" until systemd 254
         self.cgroup: Path = node.cgroup(name)
