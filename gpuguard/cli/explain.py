@@ -135,7 +135,8 @@ def _head(explanation: Explanation, *, colours: bool) -> Iterator[str]:
     name = table.printable(status.display_name(container))
     reason = f": {table.printable(container.reason)}" if container.reason else ""
     yield f"{name} is {paint(state.text, state.colour) if colours else state.text}{reason}"
-    yield f"  {container.runtime} container {table.printable(container.id)}"
+    what = "unit" if container.id == container.scope else "container"
+    yield f"  {container.runtime} {what} {table.printable(container.id)}"
     yield f"  control group {table.printable(container.cgroup)}"
     systemd = "systemd does not answer" if node.systemd is None else f"systemd {node.systemd}"
     yield f"  node: cgroup {node.cgroup}, {systemd}, mode {node.mode}, daemon {node.daemon}"
@@ -221,7 +222,7 @@ def _systemd(explanation: Explanation) -> Iterator[str]:
     if declaration is None:
         yield f"cannot be told: {explanation.trouble or 'it was not asked'}"
     else:
-        yield f"DevicePolicy={declaration.policy.value}, DeviceAllow= with {declaration.entries} entries"
+        yield f"DevicePolicy={declaration.policy.value}, entries of DeviceAllow=: {declaration.entries}"
         for one in explanation.comparisons:
             if one.entitled and one.entry is not None:
                 yield f"{one.rule}: {one.entry}"

@@ -5,15 +5,17 @@ Commands that are named here are for root on the node.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from shlex import quote
 
 from gpuguard.model.device_filter import Owner
 from gpuguard.model.explanation import Comparison, Declaration, Denier, Explanation
 from gpuguard.model.refusal import Refusal
+from gpuguard.model.rule import BLOCK, CHAR, Rule
 from gpuguard.model.state import State
 
 _NO_RELOAD = "Until then no daemon-reload, set-property or package update on this node."
+_IN_THE_UNIT = {Refusal.NOT_TRANSIENT.value, Refusal.RESTARTABLE.value}
 _KEEP = "Until then keep the daemon running: it writes the devices back after each rewrite."
 _GENERATED_ID = 64
 _ENFORCE = (
@@ -85,15 +87,20 @@ def _opaque(explanation: Explanation) -> Iterator[str]:
 def _lost(explanation: Explanation) -> Iterator[str]:
     name = short_name(explanation.container.id)
     lost = [entry for entry in explanation.comparisons if entry.entitled and entry.effective is False]
-    blockers = {denier: entry for entry in lost for denier in entry.denied_by if not denier.curable}
-    for denier, entry in blockers.items():
-        yield from _blocked(explanation, denier, entry)
+    blockers: dict[Denier, list[Rule]] = {}
+    for entry in lost:
+        for denier in entry.denied_by:
+            if not denier.curable:
+                blockers.setdefault(denier, []).append(entry.rule)
+    for denier, rules in blockers.items():
+        yield from _blocked(explanation, denier, rules)
     if blockers:
         yield f"Then `gpuguard repair {name}`."
     elif explanation.node.cgroup == "v2" and (explanation.refusal or explanation.plan.hindrance):
         if explanation.plan.declare:
             yield f"`gpuguard repair {name}` gives back what systemd has words for."
-        yield "Restart the container for the rest: it comes back by a declaration alone, which is not possible here."
+        if explanation.refusal not in _IN_THE_UNIT:
+            yield "Restart the container for the rest: only a declaration gives it back, which is not possible here."
         yield from _why_undeclared(explanation)
     elif explanation.node.daemon == "running" and explanation.node.mode == "observe":
         pass  # it refuses to repair: told below
@@ -101,19 +108,30 @@ def _lost(explanation: Explanation) -> Iterator[str]:
         yield f"`gpuguard repair {name}` gives it back now; if it cannot, it says why: then restart the container."
 
 
-def _blocked(explanation: Explanation, denier: Denier, entry: Comparison) -> Iterator[str]:
+def _blocked(explanation: Explanation, denier: Denier, rules: list[Rule]) -> Iterator[str]:
     group, own = denier.control_group, explanation.container.cgroup
-    directory = quote(f"{explanation.root}{group}")
+    directory, unit = quote(f"{explanation.root}{group}"), quote(group.rpartition("/")[2])
+    entries = " ".join(f"'{entry}'" for entry in _entries(rules))
     if denier.program is None:
-        yield f"Allow it above first: `echo '{entry.rule}' > {directory}/devices.allow`."
+        yield from (f"Allow it above first: `echo '{rule}' > {directory}/devices.allow`." for rule in rules)
     elif group == own or group.startswith(f"{own}/"):
         yield f"Restart the container with the device: its own program {denier.program} denies it."
-    elif denier.owner is Owner.SYSTEMD:
-        unit = quote(group.rpartition("/")[2])
-        yield f"Take DeviceAllow= and DevicePolicy= out of {unit}: `systemctl cat {unit}`, `systemctl edit {unit}`."
+    elif denier.owner is Owner.SYSTEMD and entries:
+        yield f"Allow it above, until the next boot: `systemctl set-property --runtime {unit} {entries}`."
+        yield f"For good: `systemctl cat {unit}` shows what restricts it."
     else:
         yield f"Find out who put it there: `bpftool prog show id {denier.program}`, `bpftool cgroup show {directory}`."
         yield f"Have its owner remove it from {group}, or start the container elsewhere: gpuguard detaches nothing."
+
+
+def _entries(rules: Iterable[Rule]) -> Iterator[str]:
+    """Yield lines of a unit file for the rules that have a spelling (systemd 240 and later)."""
+    for rule in rules:
+        word = {CHAR: "char", BLOCK: "block"}[rule.kind]
+        if rule.minor is None:
+            yield f"DeviceAllow={word}-{'*' if rule.major is None else rule.major} {rule.access.letters()}"
+        elif rule.major is not None:
+            yield f"DeviceAllow=/dev/{word}/{rule.major}:{rule.minor} {rule.access.letters()}"
 
 
 def _at_risk(explanation: Explanation) -> Iterator[str]:
@@ -155,8 +173,13 @@ def _why_undeclared(explanation: Explanation) -> Iterator[str]:
         yield f"Let its BPFProgram=device: allow the devices (`systemctl cat {scope}`), and DevicePolicy=auto with it."
     elif refusal == Refusal.UNFILTERED.value:
         yield "Nothing can be declared: systemd filters nothing there, and its next rewrite lets everything through."
-    elif refusal in {Refusal.NOT_TRANSIENT.value, Refusal.RESTARTABLE.value}:
-        yield f"Say it in the unit itself: `systemctl edit {scope}`, {_lines(explanation)}."
+    elif refusal in _IN_THE_UNIT:
+        owed = [entry.rule for entry in explanation.comparisons if entry.entitled and not entry.declared]
+        lines = " ".join(_entries(owed)) or "DeviceAllow= for its devices"
+        if refusal == Refusal.RESTARTABLE.value:
+            yield f"Start it with this property of its own, as by `systemd-run --property=`: {lines}."
+        else:
+            yield f"Say it in the unit itself: `systemctl edit {scope}`, there [Service] {lines}."
     elif refusal:
         yield f"`systemctl status {scope}`: the container's control group is not that of a unit that systemd knows."
     elif plan.unclear:
@@ -167,14 +190,6 @@ def _why_undeclared(explanation: Explanation) -> Iterator[str]:
         yield f"Start the container with a device number in place of `*` for {', '.join(map(str, plan.undeclarable))}."
     if explanation.container.state is State.AT_RISK:
         yield _KEEP if explanation.guards and explanation.node.cgroup == "v1" else _NO_RELOAD
-
-
-def _lines(explanation: Explanation) -> str:
-    owed = [entry.rule for entry in explanation.comparisons if entry.entitled and not entry.declared]
-    words = {"c": "char", "b": "block"}
-    named = [rule for rule in owed if rule.major is not None and rule.minor is not None]
-    lines = [f"DeviceAllow=/dev/{words[r.kind]}/{r.major}:{r.minor} {r.access.letters()}" for r in named]
-    return "there [Service] " + " ".join(lines) if lines else "there DeviceAllow= for its devices"
 
 
 def _unclear(explanation: Explanation) -> Iterator[str]:

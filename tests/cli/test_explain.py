@@ -56,7 +56,7 @@ class TestPeople:
             "other rules, which need no attention: 1 (--all shows them)",
             "",
             "What systemd knows:",
-            "  DevicePolicy=strict, DeviceAllow= with 8 entries",
+            "  DevicePolicy=strict, entries of DeviceAllow=: 8",
             "  c 195:0 rw: DeviceAllow=/dev/char/195:0 rw",
             "",
             "Who wrote last:",
@@ -114,7 +114,7 @@ class TestPeople:
         plan = Plan(undeclarable=(Rule.parse("c *:77 rw"),))
         text = people(explained(State.AT_RISK, UNDECLARED, declaration=differs, plan=plan))
         assert section(text, "What systemd knows:") == [
-            "DevicePolicy=auto, DeviceAllow= with 1 entries",
+            "DevicePolicy=auto, entries of DeviceAllow=: 1",
             "the next reload reads something else: /etc/systemd/system/x.conf",
             "gpuguard declares nothing: undeclarable: systemd has no spelling for c *:77 rw",
         ]

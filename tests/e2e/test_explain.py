@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Iterator
 from contextlib import ExitStack
 from typing import Any
 
 import pytest
 
+from gpuguard.model.rule import Rule
+from gpuguard.model.ruleset import RuleSet
 from tests.e2e import gate
 from tests.e2e.conftest import Launch
 from tests.e2e.gpuguard import Gpuguard
@@ -135,3 +138,22 @@ def test_blocked_by_a_program_on_the_slice(launch: Launch, stage: Stage) -> None
     assert f"program {blocker} on /system.slice" in text
     assert "cannot be followed: was asked" in text
     assert "\x1b" not in text
+
+
+def test_a_slice_that_systemd_restricts(node: Node, launch: Launch, stage: Stage) -> None:
+    """What is advised there gives the device back, without a reload."""
+    guard, scope = launch().start(), stage.scope(GPU, declared=(ENTRY,))
+    guard.await_state(scope.name, "protected")
+    node.run(["systemctl", "set-property", "--runtime", "system.slice", "DevicePolicy=closed"])
+    try:
+        found = explain(guard, scope)
+        assert found["container"]["state"] == "lost"
+        assert not RuleSet.of(*gate.rules(scope.cgroup)).covers(Rule.parse(GPU))
+        advised = found["advice"][0].split("`")[1]
+        assert advised == f"systemctl set-property --runtime system.slice 'DeviceAllow={ENTRY}'"
+        node.run(shlex.split(advised))
+        assert RuleSet.of(*gate.rules(scope.cgroup)).covers(Rule.parse(GPU))
+        assert explain(guard, scope)["container"]["state"] == "protected"
+    finally:
+        node.run(["systemctl", "revert", "system.slice"])
+        node.run(["systemctl", "daemon-reload"])

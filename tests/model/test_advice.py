@@ -127,11 +127,12 @@ class TestAtRisk:
         said = text(explained(State.AT_RISK, UNDECLARED, cgroup="v2", filters=(odd,), plan=Plan(unclear=True)))
         assert f"the runtime's program 11 on {odd.control_group}" in said
 
-    @pytest.mark.parametrize("refusal", [Refusal.NOT_TRANSIENT, Refusal.RESTARTABLE])
-    def test_a_unit_that_outlives_the_run(self, refusal: Refusal) -> None:
+    def test_a_unit_that_outlives_the_run(self) -> None:
         """The lines to write into it are given."""
-        said = text(explained(State.AT_RISK, UNDECLARED, refusal=refusal.value))
+        said = text(explained(State.AT_RISK, UNDECLARED, refusal=Refusal.NOT_TRANSIENT.value))
         assert f"`systemctl edit {SCOPE}`, there [Service] DeviceAllow=/dev/char/195:0 rw." in said
+        said = text(explained(State.AT_RISK, UNDECLARED, refusal=Refusal.RESTARTABLE.value))
+        assert "`systemd-run --property=`: DeviceAllow=/dev/char/195:0 rw." in said
 
     def test_gated_by_a_program_of_the_unit(self) -> None:
         """BPFProgram= is the unit's own matter."""
@@ -189,9 +190,14 @@ class TestLost:
         assert "`bpftool prog show id 77`, `bpftool cgroup show /sys/fs/cgroup/a.slice`" in said
 
     def test_blocked_by_systemds_program_on_a_slice(self) -> None:
-        """A slice's own DeviceAllow= is where to look."""
-        said = text(explained(State.LOST, lost(Denier("/a.slice", 77, Owner.SYSTEMD)), cgroup="v2"))
+        """A slice can be told to allow it, all of it in one command."""
+        denier = Denier("/a.slice", 77, Owner.SYSTEMD)
+        lines = ("c 195:0 rw", "c 189:* rwm", "b *:* m", "c *:77 rw")
+        said = text(explained(State.LOST, *(lost(denier, line=line) for line in lines), cgroup="v2"))
+        want = "'DeviceAllow=/dev/char/195:0 rw' 'DeviceAllow=char-189 rwm' 'DeviceAllow=block-* m'"
+        assert f"`systemctl set-property --runtime a.slice {want}`" in said
         assert "`systemctl cat a.slice`" in said
+        assert "bpftool" in text(explained(State.LOST, lost(denier, line="c *:77 rw"), cgroup="v2"))
 
     @pytest.mark.parametrize("group", [GROUP, f"{GROUP}/container"])
     def test_blocked_by_the_containers_own_program(self, group: str) -> None:
@@ -206,12 +212,16 @@ class TestLost:
         found = explained(State.LOST, lost(denier), lost(denier, line="c *:77 rw"), cgroup="v2", plan=plan)
         assert text(found).startswith(f"{REPAIR} gives back what systemd has words for.\nRestart the container")
 
-    def test_no_declaration_is_possible_v2(self) -> None:
+    @pytest.mark.parametrize("refusal", [*(one.value for one in Refusal), "systemd has no such unit"])
+    def test_no_declaration_is_possible_v2(self, refusal: str) -> None:
         """There nothing else gives back."""
-        one = lost(Denier(GROUP, 12, Owner.SYSTEMD, curable=True))
-        said = text(explained(State.LOST, one, cgroup="v2", refusal=Refusal.RESTARTABLE.value))
-        assert said.startswith("Restart the container for the rest")
+        one = lost(Denier(GROUP, 12, Owner.SYSTEMD, curable=True), memory=False, disk=False)
+        said = text(explained(State.LOST, one, cgroup="v2", refusal=refusal))
         assert REPAIR not in said
+        if refusal == Refusal.NOT_TRANSIENT.value:
+            assert said.startswith("Say it in the unit itself")
+        elif refusal != Refusal.RESTARTABLE.value:
+            assert said.startswith("Restart the container for the rest")
 
     def test_stale(self) -> None:
         """Other numbers: a new start."""

@@ -5,8 +5,10 @@ from __future__ import annotations
 from typing import Optional
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from gpuguard.model.device_filter import DeviceFilter, Owner
+from gpuguard.model.device_filter import DeviceFilter, Owner, accepted_by_all
 from gpuguard.model.explanation import Denier
 from gpuguard.model.observation import Declared
 from gpuguard.model.reload import in_force_v1, in_force_v2, reload_sentence
@@ -14,8 +16,9 @@ from gpuguard.model.rule import Rule
 from gpuguard.model.ruleset import RuleSet
 from gpuguard.model.state import State
 from tests.model.explained import UNDECLARED, UNSPELT, compared, explained, lost
-from tests.model.looks import GROUP, declaration
+from tests.model.looks import DECLARED, FILTERED, GROUP, declaration
 from tests.model.programs import SLICE, runtime, systemd, unknown
+from tests.model.strategies import CLOSE_RULES
 
 LINE, ENTRY, TTY = "c 195:0 rw", "/dev/char/195:0 rw", "/dev/char/5:0 rwm"
 GPU0 = Rule.parse(LINE)
@@ -76,6 +79,17 @@ class TestV2:
     ) -> None:
         """One that stays and denies decides; one that may be systemd's leaves it open."""
         assert in_force_v2(GPU0, filters, declared, GROUP) is kept
+
+    @given(CLOSE_RULES, FILTERED, st.none() | FILTERED, DECLARED)
+    def test_is_what_the_programs_then_accept(
+        self, rule: Rule, given_rules: RuleSet, before: Optional[RuleSet], declared: Declared
+    ) -> None:
+        """The same as to put systemd's next program in the place of the one before and to ask all."""
+        runtimes = DeviceFilter(GROUP, 11, Owner.RUNTIME, given_rules)
+        now = [runtimes] if before is None else [runtimes, DeviceFilter(GROUP, 12, Owner.SYSTEMD, before)]
+        written = declared.memory if declared.disk is None else declared.disk
+        then = [runtimes, DeviceFilter(GROUP, 14, Owner.SYSTEMD, written)]
+        assert in_force_v2(rule, now, declared, GROUP) is accepted_by_all(then).covers(rule)
 
     def test_a_program_that_was_asked(self) -> None:
         """What denies a rule that it was asked about denies it for certain."""
