@@ -42,93 +42,93 @@ def files(node: Node) -> set[str]:
 
 
 @pytest.fixture
-def source(node_v1: Node) -> Iterator[Path]:
+def source(node: Node) -> Iterator[Path]:
     """Put a copy of the source into the node, which a test may change; return its path from outside."""
-    node_v1.run(["mkdir", "-p", SOURCE])
-    node_v1.run(["cp", "-r", *(str(ROOT / name) for name in SHIPPED), SOURCE])
-    copy = node_v1.path(SOURCE)
+    node.run(["mkdir", "-p", SOURCE])
+    node.run(["cp", "-r", *(str(ROOT / name) for name in SHIPPED), SOURCE])
+    copy = node.path(SOURCE)
     # A node shares the network with the machine: its default port may be taken.
     (copy / "deploy" / "gpuguard.toml").write_text('[metrics]\nlisten = ""\n')
     yield copy
-    tool(node_v1, "uninstall")
-    node_v1.run(["rm", "-rf", SOURCE, "/etc/gpuguard", "/run/gpuguard", "/var/lib/gpuguard"])
+    tool(node, "uninstall")
+    node.run(["rm", "-rf", SOURCE, "/etc/gpuguard", "/run/gpuguard", "/var/lib/gpuguard"])
 
 
-def test_nobody_loses_a_device_by_it(node_v1: Node, docker: Docker, prober: Prober, source: Path) -> None:
+def test_nobody_loses_a_device_by_it(node: Node, docker: Docker, prober: Prober, source: Path) -> None:
     """Install, an upgrade with a changed unit, and uninstall: systemd never reloads and no open of a GPU is denied."""
     container = docker.run("trainer", [GPU0])
-    before = last_reload(node_v1)
+    before = last_reload(node)
     with prober.loop(container.cgroup, GPU0) as loop:
-        tool(node_v1, "install")
-        assert node_v1.run(["systemctl", "is-active", "gpuguard"]).stdout == "active\n"
-        assert node_v1.run(["systemctl", "is-enabled", "gpuguard"]).stdout == "enabled\n"
+        tool(node, "install")
+        assert node.run(["systemctl", "is-active", "gpuguard"]).stdout == "active\n"
+        assert node.run(["systemctl", "is-enabled", "gpuguard"]).stdout == "enabled\n"
         with (source / "systemd" / "gpuguard.service").open("a") as unit:
             unit.write("# changed\n")
-        assert "gpuguard.service has changed" in tool(node_v1, "install").stdout
-        tool(node_v1, "uninstall")
+        assert "gpuguard.service has changed" in tool(node, "install").stdout
+        tool(node, "uninstall")
         report = loop.stop()
     assert report.opens > 0
     assert (report.denied, report.odd) == (0, {})
-    assert last_reload(node_v1) == before
+    assert last_reload(node) == before
     # One would have been seen; and what was declared outlives the guard.
-    node_v1.run(["systemctl", "daemon-reload"])
-    assert last_reload(node_v1) > before
+    node.run(["systemctl", "daemon-reload"])
+    assert last_reload(node) > before
     assert prober.open(container.cgroup, GPU0).allowed
 
 
 @pytest.mark.usefixtures("source")
-def test_what_is_installed_works_and_goes_again(node_v1: Node) -> None:
+def test_what_is_installed_works_and_goes_again(node: Node) -> None:
     """The command works anywhere and from nobody's environment; uninstall leaves only the configuration."""
-    before = files(node_v1)
-    tool(node_v1, "install")
-    done = node_v1.run(["gpuguard", "--version"], env={"PYTHONPATH": "/nowhere", "PYTHONHOME": "/nowhere"})
+    before = files(node)
+    tool(node, "install")
+    done = node.run(["gpuguard", "--version"], env={"PYTHONPATH": "/nowhere", "PYTHONHOME": "/nowhere"})
     assert done.stdout == f"gpuguard {gpuguard.__version__}\n"
-    assert json.loads(node_v1.run(["gpuguard", "status", "--json"]).stdout)["node"]["daemon"] == "running"
-    assert node_v1.run(["gpuguard", "check"]).stdout.startswith("GPUGUARD OK - ")
-    node_v1.run(["systemctl", "reload", "gpuguard"])
-    assert node_v1.run(["systemctl", "is-active", "gpuguard"]).stdout == "active\n"
-    assert node_v1.run(["journalctl", "--list-catalog"]).stdout.count("gpuguard") > 0
-    natives = node_v1.run(["find", "/usr/lib/gpuguard", "-name", "*.so"]).stdout
+    assert json.loads(node.run(["gpuguard", "status", "--json"]).stdout)["node"]["daemon"] == "running"
+    assert node.run(["gpuguard", "check"]).stdout.startswith("GPUGUARD OK - ")
+    node.run(["systemctl", "reload", "gpuguard"])
+    assert node.run(["systemctl", "is-active", "gpuguard"]).stdout == "active\n"
+    assert node.run(["journalctl", "--list-catalog"]).stdout.count("gpuguard") > 0
+    natives = node.run(["find", "/usr/lib/gpuguard", "-name", "*.so"]).stdout
     assert natives == ""
-    tool(node_v1, "uninstall")
-    assert files(node_v1) - before == {"/etc/gpuguard", f"/{CONFIG}"}
-    assert node_v1.run(["systemctl", "show", "--value", "-p", "LoadState", "gpuguard"]).stdout == "not-found\n"
-    assert "gpuguard" not in node_v1.run(["journalctl", "--list-catalog"]).stdout
+    tool(node, "uninstall")
+    assert files(node) - before == {"/etc/gpuguard", f"/{CONFIG}"}
+    assert node.run(["systemctl", "show", "--value", "-p", "LoadState", "gpuguard"]).stdout == "not-found\n"
+    assert "gpuguard" not in node.run(["journalctl", "--list-catalog"]).stdout
 
 
 @pytest.mark.usefixtures("source")
-def test_the_configuration_is_the_administrators(node_v1: Node) -> None:
+def test_the_configuration_is_the_administrators(node: Node) -> None:
     """No install touches it; one that finds it bad changes nothing and stops nobody."""
-    tool(node_v1, "install")
-    config = node_v1.path(CONFIG)
+    tool(node, "install")
+    config = node.path(CONFIG)
     config.write_text('[guard]\nmode = "obsevre"\n')
-    refused = tool(node_v1, "install", check=False)
+    refused = tool(node, "install", check=False)
     assert refused.returncode == 78
     assert 'did you mean "observe"?' in refused.stderr
     assert config.read_text() == '[guard]\nmode = "obsevre"\n'
-    assert node_v1.run(["systemctl", "is-active", "gpuguard"]).stdout == "active\n"
+    assert node.run(["systemctl", "is-active", "gpuguard"]).stdout == "active\n"
 
 
 @pytest.mark.usefixtures("source")
-def test_a_machine_that_cannot_be_served_is_left_alone(node_v1: Node) -> None:
+def test_a_machine_that_cannot_be_served_is_left_alone(node: Node) -> None:
     """Where gpuguard sees no device cgroups it says so before anything is written."""
-    config = node_v1.path(CONFIG)
+    config = node.path(CONFIG)
     config.parent.mkdir(parents=True, exist_ok=True)
     config.write_text('[metrics]\nlisten = ""\n[paths]\ncgroup = "/srv"\n')
-    before = files(node_v1)
-    refused = tool(node_v1, "install", check=False)
+    before = files(node)
+    refused = tool(node, "install", check=False)
     assert refused.returncode == 1
     assert "/srv: neither a v1 devices hierarchy" in refused.stderr
     assert "nothing is installed" in refused.stderr
-    assert files(node_v1) == before
-    assert not node_v1.path("/usr/lib/gpuguard").exists()
-    assert not node_v1.path("/usr/lib/gpuguard.new").exists()
+    assert files(node) == before
+    assert not node.path("/usr/lib/gpuguard").exists()
+    assert not node.path("/usr/lib/gpuguard.new").exists()
 
 
-def test_a_service_that_does_not_start_is_told_with_its_last_words(node_v1: Node, source: Path) -> None:
+def test_a_service_that_does_not_start_is_told_with_its_last_words(node: Node, source: Path) -> None:
     """Who installs learns at once, and why, when the guard does not run."""
     (source / "gpuguard" / "daemon.py").write_text("raise SystemExit('no such luck')\n")
-    failed = tool(node_v1, "install", check=False)
+    failed = tool(node, "install", check=False)
     assert failed.returncode == 1
     assert "no such luck" in failed.stderr
     assert "the service does not start" in failed.stderr

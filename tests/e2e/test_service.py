@@ -16,10 +16,10 @@ from tests.lab.prober import Prober
 
 
 @pytest.fixture
-def service(node_v1: Node) -> Iterator[Service]:
-    """Return the service in `node_v1`, not yet started; it is stopped and removed after the test."""
-    node_v1.path("/etc/gpuguard").mkdir(exist_ok=True)
-    made = Service(node_v1, guard={"declare": False}, log={"format": "auto"})
+def service(node: Node) -> Iterator[Service]:
+    """Return the service in `node`, not yet started; it is stopped and removed after the test."""
+    node.path("/etc/gpuguard").mkdir(exist_ok=True)
+    made = Service(node, guard={"declare": False}, log={"format": "auto"})
     with made:
         made.install()
         yield made
