@@ -54,6 +54,29 @@ def test_the_service_brings_no_controller_into_a_slice_of_others() -> None:
     assert not [key for key in service if key.startswith(controllers)]
 
 
+def test_it_may_read_device_programs() -> None:
+    """What bpf(2) needs on cgroup v2 is neither dropped nor hidden, and a descriptor for each container is allowed."""
+    service = settings("gpuguard.service")["Service"]
+    assert service["CapabilityBoundingSet"].startswith("~")
+    dropped = set(service["CapabilityBoundingSet"][1:].split())
+    assert not dropped & {"CAP_BPF", "CAP_PERFMON", "CAP_SYS_ADMIN", "CAP_SYSLOG", "CAP_SYS_RESOURCE"}
+    assert not {"PrivateBPF", "PrivateUsers", "ProtectControlGroups", "ProtectKernelLogs"} & set(service)
+    assert int(service["LimitNOFILE"]) >= 10_000
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd-analyze is not installed")
+def test_no_filtered_set_of_calls_has_bpf() -> None:
+    """bpf(2) is in none of the sets of system calls that the service may not make."""
+    calls = settings("gpuguard.service")["Service"]["SystemCallFilter"]
+    assert calls.startswith("~")
+    sets = calls[1:].split()
+    listed = subprocess.run(
+        ["systemd-analyze", "syscall-filter", *sets], capture_output=True, text=True, check=True
+    ).stdout.split()
+    assert set(sets) <= set(listed)
+    assert "bpf" not in listed
+
+
 def test_errors_that_a_restart_cannot_mend_end_it() -> None:
     """The exit codes for privileges and configuration do not make a loop of restarts; all others do."""
     service = settings("gpuguard.service")["Service"]
