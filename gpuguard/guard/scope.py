@@ -23,6 +23,8 @@ from gpuguard.systemd.unit_stamp import Stamp
 
 # What changes without a signal and without a trace in the directories' times is seen this late, in seconds.
 _VIEW_MAX_AGE = 300.0
+# A tuple: finding one by identity costs less than its hash.
+_AT_REST = (State.PROTECTED, State.AT_RISK, State.UNRESTRICTED)
 
 
 @dataclass(frozen=True)
@@ -100,7 +102,7 @@ class Scope:
             return False
         if self.entitled is None:
             return True
-        wants_look = self.state not in {State.PROTECTED, State.UNRESTRICTED, State.AT_RISK} or bool(self.plan)
+        wants_look = self.state not in _AT_REST or bool(self.plan)
         return not wants_look and self.view is not None and not self._aged(self.view, now, stamp)
 
     def outdated(self, now: float, stamp: Stamp) -> bool:

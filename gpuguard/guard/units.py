@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from fnmatch import fnmatchcase
 from typing import Optional
 
@@ -10,6 +11,8 @@ from gpuguard.model.scope_name import ContainerScope
 
 UNIT_RUNTIME = "systemd"
 
+_REMEMBERED = 8192
+
 
 class Units:
     """Tells by a unit's name whether it is guarded, and which container it is."""
@@ -17,8 +20,10 @@ class Units:
     def __init__(self, settings: Scopes) -> None:
         self._further = settings.units
         self._exclude = settings.exclude
+        # Each round of the clock asks about all units of the node.
+        self.container = functools.lru_cache(maxsize=_REMEMBERED)(self._container)
 
-    def container(self, unit: str) -> Optional[ContainerScope]:
+    def _container(self, unit: str) -> Optional[ContainerScope]:
         """Return the container, None for a unit that is not guarded. A plain unit is its own container."""
         if any(fnmatchcase(unit, pattern) for pattern in self._exclude):
             return None

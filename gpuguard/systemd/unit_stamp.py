@@ -6,6 +6,7 @@ last reload (seen on 252: its cache of paths does not know the directory).
 
 from __future__ import annotations
 
+import functools
 import os
 
 from gpuguard.systemd.unit_files import UNIT_DIRS, drop_in_names
@@ -14,6 +15,12 @@ from gpuguard.systemd.unit_files import UNIT_DIRS, drop_in_names
 _TRANSIENT = "run/systemd/transient"
 
 Stamp = tuple[int, ...]
+
+
+@functools.lru_cache(maxsize=4096)
+def _family(unit: str) -> tuple[str, ...]:
+    """Return the names of the drop-in directories that the unit shares with others."""
+    return (*list(drop_in_names(unit))[1:], unit.rpartition(".")[2])
 
 
 class UnitStamps:
@@ -29,13 +36,13 @@ class UnitStamps:
 
     def stamp(self, unit: str) -> Stamp:
         """Return the unit's stamp, in ns since the epoch; an edit of a file in its place does not change it."""
-        family = (*list(drop_in_names(unit))[1:], unit.rpartition(".")[2])
+        family = _family(unit)
         shared = self._shared.get(family)
         if shared is None:
-            shared = self._shared[family] = tuple(self._family(family))
+            shared = self._shared[family] = tuple(self._times(family))
         return (self._modified(f"{_TRANSIENT}/{unit}.d"), *shared)
 
-    def _family(self, names: tuple[str, ...]) -> list[int]:
+    def _times(self, names: tuple[str, ...]) -> list[int]:
         directories = [directory for directory in UNIT_DIRS if directory != _TRANSIENT]
         directories += [f"{directory}/{name}.d" for directory in UNIT_DIRS for name in names]
         return [self._modified(directory) for directory in directories]
