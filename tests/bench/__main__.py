@@ -7,56 +7,77 @@ import platform
 import sys
 from pathlib import Path
 
-from tests.bench import declaring, footprint, gaps, outages
+from tests.bench import declaring, footprint, gaps, healing, opens, outages, polls
 from tests.lab.errors import LabError
 from tests.lab.node import Node
 from tests.lab.prober import Prober
 
-PARTS = ("outages", "gaps", "declaring", "footprint")
+PARTS = {
+    "v1": ("outages", "gaps", "declaring", "footprint", "polls"),
+    "v2": ("opens", "healing", "polls"),
+}
 
 
 def parser() -> argparse.ArgumentParser:
     """Return the command line."""
+    known = "; ".join(f"on cgroup {mode} {', '.join(parts)}" for mode, parts in PARTS.items())
     top = argparse.ArgumentParser(
         prog="python -m tests.bench",
-        description="Measures gpuguard on a throw-away node with a real systemd, cgroup v1. Needs root, and quiet.",
+        description="Measures gpuguard on throw-away nodes with a real systemd. Needs root, and quiet.",
     )
-    top.add_argument("parts", nargs="*", metavar="PART", help=f"what to measure, default all: {', '.join(PARTS)}")
-    top.add_argument("--rounds", type=int, default=10, metavar="N", help="of each trigger (default: 10)")
-    top.add_argument("--gaps", type=int, default=100, metavar="N", help="to be seen in each scope (default: 100)")
-    top.add_argument("--tries", type=int, default=300, metavar="N", help="declarations (default: 300)")
-    top.add_argument("--seconds", type=float, default=60, metavar="S", help="of idling (default: 60)")
-    top.add_argument("--scopes", default="1,50", metavar="N,…", help="numbers of GPU scopes (default: 1,50)")
+    top.add_argument("parts", nargs="*", metavar="PART", help=f"what to measure, default all: {known}")
+    top.add_argument("--rounds", type=int, default=10, metavar="N", help="outages: of each trigger (default: 10)")
+    top.add_argument("--gaps", type=int, default=100, metavar="N", help="gaps: to be seen in each scope (default: 100)")
+    top.add_argument("--tries", type=int, default=300, metavar="N", help="declaring: declarations (default: 300)")
+    top.add_argument("--seconds", type=float, default=60, metavar="S", help="footprint: of idling (default: 60)")
+    top.add_argument("--scopes", default="1,50", metavar="N,…", help="footprint: numbers of GPU scopes (default: 1,50)")
+    top.add_argument("--turns", type=int, default=20, metavar="N", help="opens: of each trigger (default: 20)")
+    top.add_argument("--crowd", type=int, default=50, metavar="N", help="healing: GPU scopes (default: 50)")
+    top.add_argument("--heals", type=int, default=5, metavar="N", help="healing: reloads (default: 5)")
+    top.add_argument("--polled", default="100,250,500,1000", metavar="N,…", help="polls: GPU scopes (100,250,500,1000)")
     return top
 
 
 def main() -> int:
     """Measure what is asked for and print each table as soon as it is there."""
     options = parser().parse_args()
-    wrong = set(options.parts) - set(PARTS)
+    known = {part for parts in PARTS.values() for part in parts}
+    wrong = set(options.parts) - known
     if wrong:
-        parser().error(f"no part {', '.join(sorted(wrong))}; there are {', '.join(PARTS)}")
-    chosen = options.parts or PARTS
-    counts = tuple(int(count) for count in options.scopes.split(","))
+        parser().error(f"no part {', '.join(sorted(wrong))}; there are {', '.join(sorted(known))}")
     try:
-        with Node.boot("v1") as node:
-            systemd = node.run(["systemctl", "--version"]).stdout.split()[1]
-            load = Path("/proc/loadavg").read_text(encoding="ascii").split()[0]
-            python = platform.python_version()
-            print(f"kernel {platform.release()}, systemd {systemd}, Python {python}, load average {load}")
-            prober = Prober(node)
-            if "outages" in chosen:
-                print(outages.measure(node, prober, options.rounds), flush=True)
-            if "gaps" in chosen:
-                print(gaps.measure(node, prober, options.gaps), flush=True)
-            if "declaring" in chosen:
-                print(declaring.measure(node, prober, options.tries), flush=True)
-            if "footprint" in chosen:
-                print(footprint.measure(node, counts, options.seconds), flush=True)
+        for mode, parts in PARTS.items():
+            chosen = [part for part in parts if part in (options.parts or known)]
+            if chosen:
+                _measure(mode, chosen, options)
     except LabError as error:
         print(f"bench: {error}", file=sys.stderr)
         return 1
     return 0
+
+
+def _measure(mode: str, chosen: list[str], options: argparse.Namespace) -> None:
+    with Node.boot(mode) as node:
+        systemd = node.run(["systemctl", "--version"]).stdout.split()[1]
+        load = Path("/proc/loadavg").read_text(encoding="ascii").split()[0]
+        python = platform.python_version()
+        print(f"\ncgroup {mode}, kernel {platform.release()}, systemd {systemd}, Python {python}, load average {load}")
+        prober = Prober(node)
+        table = {
+            "outages": lambda: outages.measure(node, prober, options.rounds),
+            "gaps": lambda: gaps.measure(node, prober, options.gaps),
+            "declaring": lambda: declaring.measure(node, prober, options.tries),
+            "footprint": lambda: footprint.measure(node, _numbers(options.scopes), options.seconds),
+            "opens": lambda: opens.measure(node, prober, options.turns),
+            "healing": lambda: healing.measure(node, options.crowd, options.heals),
+            "polls": lambda: polls.measure(node, _numbers(options.polled)),
+        }
+        for part in chosen:
+            print(table[part](), flush=True)
+
+
+def _numbers(text: str) -> tuple[int, ...]:
+    return tuple(int(number) for number in text.split(","))
 
 
 if __name__ == "__main__":

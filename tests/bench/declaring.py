@@ -11,7 +11,7 @@ from tests.lab.devices import GPU0
 from tests.lab.node import ROOT, Node
 from tests.lab.prober import Prober
 
-_WAYS = {"plain": "SetUnitProperties alone", "shield": "under the transient shield, as gpuguard does"}
+_WAYS = {"plain": "SetUnitProperties alone", "guard": "under the transient shield, as gpuguard does"}
 
 
 def measure(node: Node, prober: Prober, tries: int) -> str:

@@ -19,7 +19,7 @@ _RELOADS = 20
 
 
 @dataclass(frozen=True)
-class _Usage:
+class Usage:
     """Of one process: CPU in seconds since its start, memory in bytes."""
 
     cpu: float
@@ -39,10 +39,10 @@ def measure(node: Node, counts: tuple[int, ...], seconds: float) -> str:
             for scope in scopes:
                 guard.await_state(scope.name, "protected")
             guard.await_rest()
-            before = _usage(guard.daemon.pid)
+            before = usage(guard.daemon.pid)
             began = time.monotonic()
             time.sleep(seconds)
-            after = _usage(guard.daemon.pid)
+            after = usage(guard.daemon.pid)
             per_hour = (after.cpu - before.cpu) / (time.monotonic() - began) * _HOUR
             reload = _reloads(guard)
         for scope in scopes:
@@ -55,14 +55,15 @@ def measure(node: Node, counts: tuple[int, ...], seconds: float) -> str:
 
 def _reloads(guard: Gpuguard) -> float:
     seen = guard.total("gpuguard_reloads_total")
-    before = _usage(guard.daemon.pid)
+    before = usage(guard.daemon.pid)
     for number in range(_RELOADS):
         guard.node.run(["systemctl", "daemon-reload"])
         guard.await_reloads(seen + number + 1)
-    return (_usage(guard.daemon.pid).cpu - before.cpu) / _RELOADS
+    return (usage(guard.daemon.pid).cpu - before.cpu) / _RELOADS
 
 
-def _usage(pid: int) -> _Usage:
+def usage(pid: int) -> Usage:
+    """Return what a process has used so far."""
     # The scheduler's own account, in nanoseconds: the ticks of /proc/PID/stat are 10 ms.
     tasks = Path(f"/proc/{pid}/task").iterdir()
     cpu = sum(int((task / "schedstat").read_text().split()[0]) for task in tasks) / 1e9
@@ -70,4 +71,4 @@ def _usage(pid: int) -> _Usage:
     for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()[1:]:
         name, size = line.split()[:2]
         sizes[name.rstrip(":")] = int(size) * 1024
-    return _Usage(cpu, sizes["Rss"], sizes["Pss"])
+    return Usage(cpu, sizes["Rss"], sizes["Pss"])

@@ -50,7 +50,7 @@ def measure(node: Node, prober: Prober, wanted: int) -> str:
 
 
 def _reload(node: Node, prober: Prober, scope: Scope) -> list[float]:
-    with opening(node, prober, scope) as loop:
+    with opening(node, prober, scope.cgroup) as loop:
         time.sleep(_AROUND)
         node.run(["systemctl", "daemon-reload"])
         until(lambda: prober.open(scope.cgroup, GPU0).allowed, 30, "the device")

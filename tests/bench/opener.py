@@ -9,18 +9,18 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 from tests.lab.devices import GPU0
 from tests.lab.node import Node
 from tests.lab.prober import Loop, Prober
 from tests.lab.process import children
-from tests.lab.scope import Scope
 
 
 @contextmanager
-def opening(node: Node, prober: Prober, scope: Scope) -> Iterator[Loop]:
-    """Open the GPU from inside the scope, on another processor than the node's systemd where there are two."""
-    with prober.loop(scope.cgroup, GPU0) as loop:
+def opening(node: Node, prober: Prober, cgroup: Path) -> Iterator[Loop]:
+    """Open the GPU from inside a control group, on another processor than the node's systemd where there are two."""
+    with prober.loop(cgroup, GPU0) as loop:
         processors = sorted(os.sched_getaffinity(0))
         if len(processors) > 1:
             os.sched_setaffinity(node.init, processors[:1])

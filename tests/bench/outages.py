@@ -65,7 +65,7 @@ def _gaps(guard: Gpuguard, prober: Prober, pull: Callable[[Node, str], object], 
     guard.await_state(scope.name, state)
     if state == "at-risk":
         guard.await_rest()  # the quick rounds after a container's start would see a loss sooner than usual
-    with opening(guard.node, prober, scope) as loop:
+    with opening(guard.node, prober, scope.cgroup) as loop:
         time.sleep(_QUIET)
         pull(guard.node, scope.name)
         until(lambda: prober.open(scope.cgroup, GPU0).allowed, 30, "the device")

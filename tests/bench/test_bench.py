@@ -11,20 +11,28 @@ from tests.bench import table
 from tests.lab.fixtures import need_node
 from tests.lab.node import ROOT
 
-PARTS = ["gaps", "declaring", "footprint"]  # the outages take a minute: polls of 5 s are part of them
-LEAST = ["--gaps=1", "--tries=3", "--seconds=1", "--scopes=1,2"]
+LEAST = ["--gaps=1", "--tries=3", "--seconds=1", "--scopes=1,2", "--turns=1", "--crowd=2", "--heals=1", "--polled=2,3"]
 
 
 @pytest.mark.node
 @pytest.mark.timeout(300)
-def test_every_part_prints_its_table() -> None:
-    """`python -m tests.bench PART…` ends well and prints one table for each part."""
-    need_node("v1")
+@pytest.mark.parametrize(
+    ("modes", "parts", "tables"),
+    [
+        ("v1", ["gaps", "declaring", "footprint"], 3),  # the outages take a minute: polls of 5 s are part of them
+        ("v2", ["opens", "healing"], 2),
+        ("v1 v2", ["polls"], 2),
+    ],
+)
+def test_every_part_prints_its_table(modes: str, parts: list[str], tables: int) -> None:
+    """`python -m tests.bench PART…` ends well and prints one table for each part and cgroup mode."""
+    for mode in modes.split():
+        need_node(mode)
     done = subprocess.run(
-        [sys.executable, "-m", "tests.bench", *PARTS, *LEAST], cwd=ROOT, capture_output=True, text=True, check=False
+        [sys.executable, "-m", "tests.bench", *parts, *LEAST], cwd=ROOT, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
-    assert done.stdout.count("\n|---") == len(PARTS)
+    assert done.stdout.count("\n|---") == tables
 
 
 def test_unknown_part_is_refused() -> None:
