@@ -15,7 +15,7 @@ from typing import NamedTuple, Optional
 
 from gpuguard.errors import CgroupGoneError, CgroupUnreadableError, ProgramError, ProgramGoneError
 from gpuguard.kernel import bpf
-from gpuguard.kernel.hierarchy import Hierarchy
+from gpuguard.kernel.hierarchy import UNIT_SUFFIXES, Hierarchy
 from gpuguard.model.accepted import accepted_code
 from gpuguard.model.asked import asked
 from gpuguard.model.device_filter import DeviceFilter, Owner, accepted_by_all
@@ -194,14 +194,17 @@ class DevicesV2(Hierarchy):
 
     def _filter(self, group: str, program_id: int, candidates: frozenset[Rule]) -> DeviceFilter:
         program = self._program(program_id)
+        owner = program.owner
+        if owner is Owner.RUNTIME and not any(name.endswith(UNIT_SUFFIXES) for name in PurePosixPath(group).parts):
+            owner = Owner.UNKNOWN  # on a slice: not of any container's runtime
         if program.rules is not None:
-            return DeviceFilter(group, program_id, program.owner, program.rules)
+            return DeviceFilter(group, program_id, owner, program.rules)
         try:
             rules = asked(decode(program.code), candidates.union(self._candidates()))
         except ProgramError as error:
             what = f"device program {program_id} on {group}"
             raise CgroupUnreadableError(f"{what} cannot be followed: {error}") from error
-        return DeviceFilter(group, program_id, program.owner, rules, exact=False)
+        return DeviceFilter(group, program_id, owner, rules, exact=False)
 
     def _program(self, program_id: int) -> _Program:
         """Return a program; the same id is the same program until the next boot."""

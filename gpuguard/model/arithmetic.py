@@ -19,6 +19,7 @@ JEQ = 0x10
 JNE = 0x50
 MOV = 0xB0
 NEG = 0x80
+XOR = 0xA0
 
 
 def arithmetic(code: int, mask: int) -> Optional[Operate]:
@@ -61,7 +62,7 @@ _PLAIN: dict[int, Operate] = {
     0x50: operator.and_,
     NEG: lambda left, _: -left,
     0x90: lambda left, right: left % right if right else left,
-    0xA0: operator.xor,
+    XOR: operator.xor,
 }
 _SHIFTS: dict[int, Operate] = {0x60: operator.lshift, 0x70: operator.rshift}
 _UNSIGNED: dict[int, Compare] = {

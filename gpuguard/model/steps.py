@@ -10,10 +10,12 @@ from functools import lru_cache
 from typing import NamedTuple, Optional, Union
 
 from gpuguard.errors import ProgramError
-from gpuguard.model.arithmetic import JEQ, JNE, MASK32, MASK64, MOV, NEG, Compare, Operate, arithmetic, comparison
+from gpuguard.model.arithmetic import JEQ, JNE, MASK32, MASK64, MOV, NEG, XOR, Compare, Operate, arithmetic, comparison
 from gpuguard.model.device_program import Instruction, Program
 
-REGISTERS = 11
+# The last one is the kernel's own: where net.core.bpf_jit_harden is set, it brings each number in through it, disguised
+# (kernel/bpf/core.c, bpf_jit_blind_insn).
+REGISTERS = 12
 
 # struct bpf_cgroup_dev_ctx: what a program is asked about.
 ACCESS_TYPE, MAJOR, MINOR = range(3)
@@ -160,6 +162,8 @@ def _arithmetic(instruction: Instruction, mask: int) -> Step:
         raise ProgramError("a signed division or a sign extension")
     if code == MOV:
         return Move(dst, operand, immediate & mask, mask)
+    if code == XOR and operand == dst:  # also of a register that is not set
+        return Move(dst, None, 0, mask)
     function = arithmetic(code, mask)
     if function is None or (code == NEG and (opcode & _FROM_REGISTER or src or immediate)):
         raise ProgramError("unknown arithmetic")

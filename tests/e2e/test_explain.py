@@ -129,7 +129,7 @@ def test_blocked_by_a_program_on_the_slice(launch: Launch, stage: Stage) -> None
     found = explain(guard, scope)
     (gpu,) = (rule for rule in found["rules"] if rule["entitled"])
     assert found["container"]["state"] == "lost"
-    assert gpu["denied_by"] == [{"cgroup": "/system.slice", "program": blocker, "owner": "runtime"}]
+    assert gpu["denied_by"] == [{"cgroup": "/system.slice", "program": blocker, "owner": None}]
     assert (gpu["effective"], gpu["declared"], gpu["after_reload"]) == (False, True, False)
     (above,) = (one for one in found["programs"] if one["program"] == blocker)
     assert (above["cgroup"], above["rules"], above["exact"]) == ("/system.slice", None, False)

@@ -102,7 +102,10 @@ class TestRead:
         tree.make("/a.slice/a-b.slice")
         scope = tree.make(f"/a.slice/a-b.slice{SCOPE}", NULL, GPU0, GPU1)
         assert tree.lines(scope) == {NULL, GPU0}
-        assert [entry.control_group for entry in tree.devices.read(scope).filters] == [scope, "/a.slice"]
+        assert [(entry.control_group, entry.owner) for entry in tree.devices.read(scope).filters] == [
+            (scope, Owner.RUNTIME),
+            ("/a.slice", Owner.UNKNOWN),
+        ]
 
     def test_counts_programs_above_the_root_that_is_seen(self, tree: Tree) -> None:
         """In a cgroup namespace the groups above its root have no name, and their programs are in force."""

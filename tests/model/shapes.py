@@ -8,6 +8,7 @@ from typing import Callable
 
 from gpuguard.model.rule import Rule
 from tests.lab import device_programs
+from tests.lab.blinding import blinded
 from tests.lab.device_programs import OLD_HEADER, runc
 
 Shape = Callable[[Sequence[Rule], random.Random], bytes]
@@ -33,4 +34,8 @@ SHAPES: dict[str, Shape] = {
     "systemd": lambda rules, _: device_programs.systemd(rules),
     "old systemd": lambda rules, _: device_programs.systemd(rules, OLD_HEADER),
     "varied": device_programs.varied,
+    "blinded runc": lambda rules, choose: blinded(runc(rules), choose),
+    "blinded hook": lambda rules, choose: blinded(_hook(rules, choose), choose),
+    "blinded systemd": lambda rules, choose: blinded(device_programs.systemd(rules), choose),
+    "blinded varied": lambda rules, choose: blinded(device_programs.varied(rules, choose), choose),
 }

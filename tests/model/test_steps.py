@@ -46,7 +46,7 @@ REFUSED = {
     "32-bit exit": instruction(0x96),
     "jump before the start": instruction(0x05, offset=-5),
     "jump behind the end": instruction(0x05, offset=2),
-    "register 11": instruction(0xBF, 11, 1),
+    "register 12": instruction(0xBF, 12, 1),
     "source register 12": instruction(0xBF, 0, 12),
     "address of a map": instruction(0x18, 0, 1) + instruction(0),
     "half a number of two slots": instruction(0x18, 0) + instruction(0xB7, 0),
