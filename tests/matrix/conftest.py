@@ -42,11 +42,3 @@ def stage(request: pytest.FixtureRequest, _stages: tuple[Stages, ExitStack]) -> 
 def engine(request: pytest.FixtureRequest, stage: Stage) -> Engine:
     """Return each container engine of the node in turn."""
     return stage.engines[request.param]
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark every test of the matrix."""
-    for item in items:
-        if "stage" in getattr(item, "fixturenames", ()):
-            item.add_marker(pytest.mark.matrix)
-            item.add_marker(pytest.mark.node)

@@ -12,7 +12,8 @@ from tests.e2e.gpuguard import POLL
 from tests.lab.containers import Container, Engine
 from tests.matrix.stage import Stage
 
-pytestmark = pytest.mark.timeout(600)  # the first test of a distribution may have to build it
+# The first test of a distribution may have to build it.
+pytestmark = [pytest.mark.matrix, pytest.mark.node, pytest.mark.timeout(600)]
 
 DEVICES = hooks.DEVICES
 ALL = [device.path for device in DEVICES]
