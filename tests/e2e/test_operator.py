@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 import pytest
 
+from tests.e2e import gate
 from tests.e2e.conftest import Launch, MakeScope
 from tests.e2e.gpuguard import Gpuguard
 from tests.e2e.witness import BusWitness, Witness
@@ -17,8 +18,6 @@ from tests.lab.node import Node
 from tests.lab.poll import until
 from tests.lab.prober import Prober
 from tests.lab.scope import Scope
-
-pytestmark = pytest.mark.cgroup("v1")
 
 
 def reload(node: Node) -> None:
@@ -54,7 +53,7 @@ def test_check_tells_the_state_by_its_exit_code(gpu_scope: MakeScope, launch: La
 
     guard.daemon.stop()
     assert check(guard) == (1, "GPUGUARD WARNING - 1 protected (daemon stopped)")
-    (scope.cgroup / "devices.deny").write_text(f"{GPU0.rule} rwm")
+    gate.take_away(scope.node, scope.name, GPU0)
     code, text = check(guard)
     assert (code, text) == (2, f"GPUGUARD CRITICAL - 1 lost ({short_id(scope)}) (daemon stopped)")
 
@@ -66,7 +65,7 @@ def test_check_that_cannot_tell(launch: Launch) -> None:
     assert done.stdout.startswith("GPUGUARD UNKNOWN - /srv: ")
 
 
-def test_metrics_are_what_prometheus_wants(node_v1: Node, gpu_scope: MakeScope, launch: Launch) -> None:
+def test_metrics_are_what_prometheus_wants(node: Node, gpu_scope: MakeScope, launch: Launch) -> None:
     """What curl gets from the endpoint passes `promtool check metrics`, after a loss and its repair."""
     lacking = missing("curl", "promtool")
     if lacking:
@@ -74,19 +73,19 @@ def test_metrics_are_what_prometheus_wants(node_v1: Node, gpu_scope: MakeScope, 
     scope = gpu_scope()
     guard = launch(guard={"declare": False}).start()
     guard.await_state(scope.name, "at-risk")
-    reload(node_v1)
+    reload(node)
     guard.await_state(scope.name, "protected")
     curl = ["curl", "--silent", "--show-error", "--fail", "--unix-socket", "/run/gpuguard/metrics.sock"]
-    text = node_v1.run([*curl, "http://localhost/metrics"]).stdout
+    text = node.run([*curl, "http://localhost/metrics"]).stdout
     assert 'gpuguard_drift_total{cause="reload",kind="lost",writer="systemd"} 1.0' in text
-    checked = node_v1.run(["promtool", "check", "metrics"], stdin=text.encode(), check=False)
+    checked = node.run(["promtool", "check", "metrics"], stdin=text.encode(), check=False)
     assert (checked.returncode, checked.stdout, checked.stderr) == (0, "", "")
-    assert node_v1.run([*curl, "http://localhost/healthz"]).stdout == "ok\n"
+    assert node.run([*curl, "http://localhost/healthz"]).stdout == "ok\n"
 
 
 @pytest.mark.parametrize("running", [True, False], ids=["daemon", "no daemon"])
 def test_repair_by_hand(
-    node_v1: Node,
+    node: Node,
     gpu_scope: MakeScope,
     launch: Launch,
     prober: Prober,
@@ -100,14 +99,15 @@ def test_repair_by_hand(
         guard.await_rest()
     else:
         guard.daemon.stop()
-    (scope.cgroup / "devices.deny").write_text(f"{GPU0.rule} rwm")
+    gate.take_away(scope.node, scope.name, GPU0)
 
     with Witness([scope.cgroup]) as witness:
         dry = guard.run("repair", "--dry-run", "--json")
-        assert (witness.writes(), witness.children()) == ([], [])
+        assert witness.changes() == []
     assert dry.returncode == 0, dry.stderr
     (planned,) = json.loads(dry.stdout)["repairs"]
-    assert f"write {GPU0.rule} rw" in planned["deeds"]
+    deed = f"write {GPU0.rule} rw" if node.mode == "v1" else "declare /dev/char/195:0 rw"
+    assert deed in planned["deeds"]
     assert prober.open(scope.cgroup, GPU0).denied
 
     done = guard.run("repair", scope.name, "--json")
@@ -115,7 +115,7 @@ def test_repair_by_hand(
     (repair,) = json.loads(done.stdout)["repairs"]
     assert (repair["scope"], repair["after"], repair["error"]) == (scope.name, "protected", None)
     assert prober.open(scope.cgroup, GPU0).allowed
-    reload(node_v1)
+    reload(node)
     assert prober.open(scope.cgroup, GPU0).allowed
 
 
@@ -128,7 +128,7 @@ def test_repair_of_what_is_not_there(launch: Launch) -> None:
 
 @pytest.mark.parametrize("running", [True, False], ids=["daemon", "no daemon"])
 def test_release(
-    node_v1: Node,
+    node: Node,
     gpu_scope: MakeScope,
     launch: Launch,
     prober: Prober,
@@ -147,7 +147,7 @@ def test_release(
 
     if not running:
         guard.start()
-    reload(node_v1)
+    reload(node)
     guard.await_reloads(1)
     guard.await_rounds(3)
     assert prober.open(scope.cgroup, GPU0).denied
@@ -170,8 +170,8 @@ def test_sighup_takes_a_good_file_and_refuses_a_bad_one(gpu_scope: MakeScope, la
     until(lambda: guard.events("config_rejected"), 20, "the refusal")
     (refusal,) = guard.events("config_rejected")
     assert "guard.mode" in refusal["event"] or "mode" in refusal["event"]
-    (scope.cgroup / "devices.deny").write_text(f"{GPU0.rule} rwm")
-    until(lambda: f"{GPU0.rule} rw" in (scope.cgroup / "devices.list").read_text(), 20, "the repair")
+    gate.take_away(scope.node, scope.name, GPU0)
+    until(lambda: gate.has(scope.cgroup, GPU0), 20, "the repair")
 
 
 def test_sigterm_ends_it_in_order(gpu_scope: MakeScope, launch: Launch, prober: Prober) -> None:
@@ -198,19 +198,18 @@ def test_bad_configuration_is_78(launch: Launch) -> None:
 
 @pytest.mark.parametrize("options", [["--observe-only"], []], ids=["option", "setting"])
 def test_observe_mode_writes_nothing(
-    node_v1: Node, gpu_scope: MakeScope, launch: Launch, prober: Prober, options: Sequence[str]
+    node: Node, gpu_scope: MakeScope, launch: Launch, prober: Prober, options: Sequence[str]
 ) -> None:
     """In observe mode a loss is told, with what would have been done; nothing is written and nothing is declared."""
     scope = gpu_scope()
-    with BusWitness(node_v1) as bus, Witness([scope.cgroup]) as witness:
+    with BusWitness(node) as bus, Witness([scope.cgroup]) as witness:
         guard = launch(guard={} if options else {"mode": "observe"}).start(*options)
         guard.await_state(scope.name, "at-risk")
-        reload(node_v1)
+        reload(node)
         guard.await_state(scope.name, "lost")
         guard.await_rounds()
         bus.settle()
-        assert {write.pid for write in witness.writes()} <= {node_v1.init}
-        assert witness.children() == []
+        assert witness.strangers(node.init) == []
         assert bus.calls("SetUnitProperties") == []
     assert prober.open(scope.cgroup, GPU0).denied
     assert [event["event"] for event in guard.events("observed", scope=scope.name)][-1].endswith("/dev/nvidia0")

@@ -36,8 +36,10 @@ def attached(cgroup: Path, code: bytes, licence: str = "Apache") -> Iterator[int
     """Attach one more program for the time of the block, and give its id."""
     with bpf.program(code, licence=licence) as program:
         bpf.attach(cgroup, program.fd)
-        yield program.id
-        bpf.detach(cgroup, program.fd)
+        try:
+            yield program.id
+        finally:
+            bpf.detach(cgroup, program.fd)
 
 
 def declarations(guard: Gpuguard) -> float:

@@ -34,6 +34,15 @@ class Write:
     pid: int
 
 
+@dataclass(frozen=True, order=True)
+class Attachment:
+    """A device program on a scope's cgroup; `systemd`: it has the name of systemd's."""
+
+    cgroup: str
+    program: int
+    systemd: bool
+
+
 class Witness(AbstractContextManager["Witness"]):
     """Watches the cgroups of scopes, each from when it is added.
 
@@ -44,7 +53,7 @@ class Witness(AbstractContextManager["Witness"]):
         self._fanotify = _checked(_LIBC.fanotify_init(_FAN_CLOEXEC | _FAN_NONBLOCK, os.O_RDONLY), "fanotify_init")
         self._inotify = _checked(_LIBC.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC), "inotify_init1")
         self._files: dict[int, tuple[str, str]] = {}
-        self._programs: dict[Path, frozenset[int]] = {}
+        self._programs: dict[Path, frozenset[Attachment]] = {}
         for cgroup in cgroups:
             self.add(cgroup)
 
@@ -52,7 +61,7 @@ class Witness(AbstractContextManager["Witness"]):
         """Watch one more."""
         _checked(_LIBC.inotify_add_watch(self._inotify, os.fsencode(cgroup), _IN_CREATE), str(cgroup))
         if not (cgroup / "devices.allow").exists():
-            self._programs[cgroup] = _of_others(cgroup)
+            self._programs[cgroup] = _programs(cgroup)
             return
         for name in ("devices.allow", "devices.deny"):
             path = cgroup / name
@@ -62,13 +71,24 @@ class Witness(AbstractContextManager["Witness"]):
             self._files[path.stat().st_ino] = (cgroup.name, name)
 
     def strangers(self, systemd: int) -> list[str]:
-        """Return who but systemd (its number outside the node) has changed anything since the last call, and what."""
-        found = [f"{write} is not systemd's" for write in self.writes() if write.pid != systemd]
-        found += [f"child {name}" for name in self.children()]
+        """Return what anybody but systemd (its number outside the node) has changed since the last call."""
+        found = [str(write) for write in self.writes() if write.pid != systemd]
+        return found + self._others() + [str(change) for change in self.attached() if not change.systemd]
+
+    def changes(self) -> list[str]:
+        """Return what anybody has changed since the last call."""
+        return [str(change) for change in (*self.writes(), *self.attached())] + self._others()
+
+    def _others(self) -> list[str]:
+        return [f"child {name}" for name in self.children()]
+
+    def attached(self) -> list[Attachment]:
+        """Return the programs (v2) that are new or gone since the last call."""
+        found: set[Attachment] = set()
         for cgroup, before in self._programs.items():
-            after = self._programs[cgroup] = _of_others(cgroup)
-            found += [f"program {number} of {cgroup.name} is new or gone" for number in before ^ after]
-        return found
+            after = self._programs[cgroup] = _programs(cgroup)
+            found |= before ^ after
+        return sorted(found)
 
     def writes(self) -> list[Write]:
         """Return the writes (v1) since the last call. The kernel merges equal ones that nobody has fetched."""
@@ -140,9 +160,9 @@ class BusWitness(AbstractContextManager["BusWitness"]):
         self._busctl.kill()
 
 
-def _of_others(cgroup: Path) -> frozenset[int]:
-    """Return the ids of the programs on a cgroup that are not systemd's."""
-    return frozenset(number for number in gate.programs(cgroup) if bpf.program(number).name != "sd_devices")
+def _programs(cgroup: Path) -> frozenset[Attachment]:
+    programs = map(bpf.program, gate.programs(cgroup))
+    return frozenset(Attachment(cgroup.name, program.id, program.name == "sd_devices") for program in programs)
 
 
 def _chunks(descriptor: int) -> Iterator[bytes]:
