@@ -44,9 +44,11 @@ class Access(enum.IntFlag):
 
     def letters(self) -> str:
         """Return the kernel's spelling, in its order: r, w, m."""
-        return "".join(letter for letter, bit in _LETTERS.items() if self & bit)
+        return "".join(letter for letter, bit in _LETTERS.items() if int(self) & int(bit))
 
 
+# Plain numbers where rules are compared: an operation on enum.IntFlag takes a microsecond, ten times as long.
+_RW = int(Access.RW)
 _LETTERS = {"r": Access.READ, "w": Access.WRITE, "m": Access.MKNOD}
 
 
@@ -92,7 +94,7 @@ class Rule:
     @property
     def opens(self) -> bool:
         """Whether it lets anybody open the device: `m` alone only permits mknod(2)."""
-        return bool(self.access & Access.RW)
+        return int(self.access) & _RW != 0
 
     @property
     def sort_key(self) -> tuple[str, int, int, int]:
@@ -107,7 +109,7 @@ class Rule:
             self.kind == other.kind
             and self.major in {None, other.major}
             and self.minor in {None, other.minor}
-            and not other.access & ~self.access
+            and not int(other.access) & ~int(self.access)
         )
 
     def meet(self, other: Rule) -> Optional[Rule]:

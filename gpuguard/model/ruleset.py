@@ -44,7 +44,7 @@ class RuleSet:
 
     def covers(self, rule: Rule) -> bool:
         """Whether the kernel would permit all that `rule` asks for."""
-        return self.unrestricted or any(entry.covers(rule) for entry in self.rules)
+        return self.unrestricted or rule in self.rules or any(entry.covers(rule) for entry in self.rules)
 
     def missing(self, wanted: Iterable[Rule]) -> frozenset[Rule]:
         """Return those of `wanted` that this set does not cover."""
