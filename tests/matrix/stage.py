@@ -41,6 +41,11 @@ class Stage:
         unit = ["systemctl", "show", "--value", "--property=Slice", container.scope]
         self.node.run(["systemd-run", "--collect", f"--slice={self.node.run(unit).stdout.strip()}", "true"])
 
+    def device_allow(self, container: Container) -> frozenset[str]:
+        """Return what systemd has been told to allow the container."""
+        show = ["systemctl", "show", "--value", "--property=DeviceAllow", container.scope]
+        return frozenset(self.node.run(show).stdout.splitlines())
+
     def rewrite(self, container: Container) -> None:
         """Make systemd rewrite the container's device rules: by a reload, and what systemd 256 and 257 want besides.
 
