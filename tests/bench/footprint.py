@@ -64,11 +64,17 @@ def _reloads(guard: Gpuguard) -> float:
 
 def usage(pid: int) -> Usage:
     """Return what a process has used so far."""
-    # The scheduler's own account, in nanoseconds: the ticks of /proc/PID/stat are 10 ms.
-    tasks = Path(f"/proc/{pid}/task").iterdir()
-    cpu = sum(int((task / "schedstat").read_text().split()[0]) for task in tasks) / 1e9
+    cpu, _ = processor(pid)
     sizes = {}
     for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()[1:]:
         name, size = line.split()[:2]
         sizes[name.rstrip(":")] = int(size) * 1024
     return Usage(cpu, sizes["Rss"], sizes["Pss"])
+
+
+def processor(pid: int) -> tuple[float, float]:
+    """Return for how long a process has run so far, and waited for a processor that others had, in seconds."""
+    # The scheduler's own account, in nanoseconds: the ticks of /proc/PID/stat are 10 ms.
+    tasks = [(task / "schedstat").read_text(encoding="ascii").split() for task in Path(f"/proc/{pid}/task").iterdir()]
+    run, wait = (sum(int(task[field]) for task in tasks) / 1e9 for field in (0, 1))
+    return run, wait
