@@ -6,6 +6,8 @@ import json
 import sys
 from typing import Any
 
+import pytest
+
 from tests.e2e import gate
 from tests.e2e.conftest import Launch, MakeScope
 from tests.lab import hook
@@ -36,6 +38,7 @@ def declare_under_fire(node: Node, scope: Scope, how: str) -> dict[str, Any]:
     return result
 
 
+@pytest.mark.invariant(2)
 def test_what_a_hook_does_meanwhile_survives(node: Node, gpu_scope: MakeScope, prober: Prober) -> None:
     """150 declarations with a hook at work at a random moment: what it did survives each, and no open ever fails."""
     scope = gpu_scope()
@@ -55,6 +58,7 @@ def test_without_the_shield_it_would_not(node_v1: Node, gpu_scope: MakeScope) ->
     assert result["lost"] > 0
 
 
+@pytest.mark.invariant(2)
 def test_declaring_fails_no_open(node: Node, gpu_scope: MakeScope, prober: Prober, launch: Launch) -> None:
     """While the daemon declares 30 times, since its drop-in is removed each time, no open in the scope fails."""
     guard = launch(backoff={"max_repairs": 1000}).start()
@@ -73,12 +77,12 @@ def test_declaring_fails_no_open(node: Node, gpu_scope: MakeScope, prober: Probe
     assert report.opens > DECLARATIONS
 
 
+@pytest.mark.invariant(2)
 def test_other_devices_survive(engine: Engine, prober: Prober, launch: Launch) -> None:
-    """What is no GPU, by --device or written by a hook, is as open after declaring and a reload as before."""
-    container = engine.run("trainer", [FUSE, GPU0, CTL])
+    """What is no GPU, by the engine's options or by a hook, is as open after declaring and a reload as before."""
+    container = engine.run("trainer", [FUSE, GPU0, CTL], [f"--device-cgroup-rule={USB}"])
     for device in (TUN, KVM):
         hook.allow(container.cgroup, device, "rwm")
-    hook.give(container.cgroup, USB)
     before = gate.rules(container.cgroup)
     assert {f"{KVM.rule} rwm", USB} <= before
 

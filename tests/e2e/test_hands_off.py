@@ -44,6 +44,8 @@ def admin(node: Node) -> Iterator[Path]:
     node.run(["systemctl", "daemon-reload"])
 
 
+@pytest.mark.invariant(8)
+@pytest.mark.invariant(9)
 def test_others_are_not_touched(engine: Engine, gpu_scope: MakeScope, launch: Launch) -> None:
     """Containers without a device filter or without a GPU see no write, no shield and no call, whatever happens."""
     node = engine.node
@@ -97,6 +99,7 @@ def test_missing_drop_in_is_a_risk(node: Node, gpu_scope: MakeScope, launch: Lau
     assert "reload" in container["reason"]
 
 
+@pytest.mark.invariant(2)
 def test_missing_drop_in_is_declared_anew(node: Node, gpu_scope: MakeScope, launch: Launch, prober: Prober) -> None:
     """A running daemon sees by itself that a container's drop-in was deleted, and declares it before a reload comes."""
     scope = gpu_scope()

@@ -45,6 +45,7 @@ def take_away(node: Node, container: Container, device: Device, how: int) -> Non
         gate.take_away(node, container.scope, device)
 
 
+@pytest.mark.invariant(1)
 def test_each_container_keeps_to_its_own_gpu(engine: Engine, prober: Prober, launch: Launch) -> None:
     """Two containers are repaired over and over: each gets its own GPU back, and never the other one's."""
     one = engine.run("one", [GPU0], MAY_MKNOD + WISHES)
@@ -97,6 +98,8 @@ def test_reused_name_inherits_nothing(node: Node, launch: Launch, prober: Prober
     second.stop()
 
 
+@pytest.mark.invariant(1)
+@pytest.mark.invariant(2)
 def test_late_rule_is_no_entitlement(node: Node, gpu_scope: MakeScope, launch: Launch, prober: Prober) -> None:
     """A GPU that somebody allows long after the start is told of, and neither declared nor given back."""
     scope = gpu_scope()

@@ -100,6 +100,8 @@ class Repaired:
         return gate.rules(container.cgroup), self._guard.ledger()[entry], self._guard.events(scope=container.scope)
 
 
+@pytest.mark.invariant(3)
+@pytest.mark.invariant(8)
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("trigger", TRIGGERS, ids=str)
 def test_lost_devices_come_back_and_stay(engine: Engine, prober: Prober, launch: Launch, trigger: Trigger) -> None:

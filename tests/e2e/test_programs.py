@@ -200,6 +200,27 @@ def test_what_cannot_be_spelt_hinders_until_a_reload_has_taken_it(
     assert prober.denied(container.cgroup, (GPU0, FUSE, USB)) == []
 
 
+@pytest.mark.invariant(8)
+@pytest.mark.invariant(9)
+def test_a_unit_that_systemd_does_not_filter_is_told_nothing(node: Node, launch: Launch, prober: Prober) -> None:
+    """With policy auto and an empty list systemd writes no program: the runtime's is all there is, and stays so."""
+    scope = Scope(node, random_name(), [], "auto")
+    replace_programs(scope.cgroup, [Rule.parse(f"{GPU0.rule} rw")])
+    with BusWitness(node) as bus, Witness([scope.cgroup]) as witness:
+        guard = launch().start()
+        guard.await_state(scope.name, "protected")
+        for argv in (["daemon-reload"], ["daemon-reexec"], ["set-property", scope.name, "TasksMax=77"]):
+            node.run(["systemctl", *argv])
+        guard.await_reloads(2)
+        guard.await_rounds()
+        bus.settle()
+        assert witness.changes() == []
+        assert bus.calls("SetUnitProperties") == []
+    assert guard.total("gpuguard_repairs_total") == 0
+    assert prober.open(scope.cgroup, GPU0).allowed
+    scope.stop()
+
+
 @pytest.fixture
 def pinned(node: Node) -> Iterator[str]:
     """Pin a program that lets GPU0 through in a bpffs of the node; give its path there."""

@@ -39,6 +39,7 @@ def await_whole(guard: Gpuguard, scopes: Sequence[Scope], before: Sequence[froze
         assert gate.rules(scope.cgroup) == had
 
 
+@pytest.mark.invariant(7)
 def test_killed_while_giving_back(gpu_scope: MakeScope, launch: Launch) -> None:
     """Killed at a random moment around a loss, and started again, it gives back what was lost and nothing else."""
     scopes = [gpu_scope() for _ in range(3)]
@@ -56,6 +57,8 @@ def test_killed_while_giving_back(gpu_scope: MakeScope, launch: Launch) -> None:
         await_whole(guard, scopes, before)
 
 
+@pytest.mark.invariant(2)
+@pytest.mark.invariant(7)
 def test_killed_while_declaring(gpu_scope: MakeScope, launch: Launch, prober: Prober) -> None:
     """Killed at a random moment of declaring, and started again, it finishes; meanwhile no open fails."""
     scope = gpu_scope()
@@ -83,6 +86,7 @@ def test_killed_while_declaring(gpu_scope: MakeScope, launch: Launch, prober: Pr
     assert (report.denied, report.gaps, report.odd) == (0, (), {})
 
 
+@pytest.mark.invariant(7)
 def test_restart_remembers(node: Node, gpu_scope: MakeScope, launch: Launch, prober: Prober) -> None:
     """What is lost while no gpuguard runs is given back at the next start, from the ledger."""
     scope = gpu_scope()
@@ -159,6 +163,7 @@ DAMAGES: dict[str, Callable[[Path], object]] = {
 }
 
 
+@pytest.mark.invariant(1)
 def test_damaged_ledger_grants_nothing(node: Node, gpu_scope: MakeScope, launch: Launch, prober: Prober) -> None:
     """Whatever stands in the ledger's files, no scope gets what it did not have, and each is guarded as before."""
     scopes = {name: gpu_scope() for name in DAMAGES}

@@ -6,6 +6,8 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import pytest
+
 from gpuguard.kernel.devices_v1 import SHIELD
 from tests.e2e import gate
 from tests.e2e.conftest import Launch, MakeScope
@@ -39,6 +41,7 @@ def reloading(node: Node) -> Iterator[None]:
         thread.join()
 
 
+@pytest.mark.invariant(8)
 def test_reloads_without_end(node: Node, gpu_scope: MakeScope, launch: Launch, prober: Prober) -> None:
     """With one reload on another's heels, every scope is repaired, declared once, and then left alone.
 
@@ -80,6 +83,7 @@ def test_containers_come_and_go_during_reloads(node: Node, launch: Launch) -> No
     assert list(node.path(f"{RUN}/ledger").iterdir()) == []
 
 
+@pytest.mark.invariant(8)
 def test_quarrel_ends_in_a_pause(gpu_scope: MakeScope, launch: Launch, prober: Prober) -> None:
     """Who takes away what is given back gets it three times, then a pause and an alert; when he stops all is well."""
     scope = gpu_scope()

@@ -21,16 +21,12 @@ _TRIES = 5
 
 
 def allow(cgroup: Path, device: Device, access: str = "rw") -> None:
-    """Give a container a device, as the hook does. Raises OSError, LabError; see `give`."""
-    give(cgroup, f"{device.rule} {access}")
-
-
-def give(cgroup: Path, rule: str) -> None:
-    """Give a container what a rule says, on cgroup v1 or v2.
+    """Give a container a device, on cgroup v1 or v2.
 
     Raises OSError when the kernel refuses it on v1: EPERM, when an ancestor denies the device.
     Raises LabError when it refuses on v2.
     """
+    rule = f"{device.rule} {access}"
     if (cgroup / "devices.allow").exists():
         (cgroup / "devices.allow").write_text(rule, encoding="ascii")
     else:
