@@ -6,16 +6,24 @@ VENV := .venv/bin/python
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo test lint bench install uninstall packages
+.PHONY: help demo test lint matrix differential bench install uninstall packages
 
 help: ## print this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 demo: packages .venv/ready ## a container loses its GPU and gets it back (as an ordinary user: on a simulated node)
 	@$(VENV) -m tests.lab.demo $(ARGS)
 
 test: packages lint ## all checks and all tests that can run here, e.g. ARGS="-k status"
+	@[ -n "$(ARGS)" ] || $(VENV) -m tests.lab.distribution || echo "Tests on other distributions are skipped."
 	@$(VENV) -m pytest $(ARGS)
+
+matrix: packages .venv/ready ## the main job on Debian 11, 12 and 13, which are built first (root, some 7 minutes)
+	@$(VENV) -m tests.lab.distribution
+	@$(VENV) -m pytest -m matrix $(ARGS)
+
+differential: packages .venv/ready ## ask the kernel and gpuguard the same, e.g. ARGS="--comparisons 1000000 --seed 7" (root)
+	@$(VENV) -m tests.kernel.differential $(ARGS)
 
 lint: .venv/ready ## format, lint, types, shell scripts, and which module may import which
 	$(VENV) -m ruff check
@@ -24,7 +32,7 @@ lint: .venv/ready ## format, lint, types, shell scripts, and which module may im
 	.venv/bin/lint-imports
 	.venv/bin/shellcheck --external-sources tools/* .ci/run
 
-bench: packages .venv/ready ## measure outages, gaps and the daemon's cost (root, some 7 minutes), e.g. ARGS="gaps --gaps 100"
+bench: packages .venv/ready ## measure outages, gaps and the daemon's cost (root, some 10 minutes), e.g. ARGS="gaps --gaps 100"
 	@$(VENV) -m tests.bench $(ARGS)
 
 install: ## install on this machine and start guarding it; needs root and systemd

@@ -34,6 +34,11 @@ SHAPES: dict[str, Shape] = {
     "systemd": lambda rules, _: device_programs.systemd(rules),
     "old systemd": lambda rules, _: device_programs.systemd(rules, OLD_HEADER),
     "varied": device_programs.varied,
+}
+
+# As they are read back, where that is not as they were loaded.
+READ_BACK: dict[str, Shape] = {
+    **SHAPES,
     "blinded runc": lambda rules, choose: blinded(runc(rules), choose),
     "blinded hook": lambda rules, choose: blinded(_hook(rules, choose), choose),
     "blinded systemd": lambda rules, choose: blinded(device_programs.systemd(rules), choose),

@@ -20,7 +20,7 @@ from gpuguard.model.ruleset import RuleSet, largest_rules
 from tests.lab import device_programs
 from tests.lab.device_programs import HEADER, answer, block, instruction, number, runc, runc_rc93
 from tests.lab.random_programs import random_program
-from tests.model.shapes import SHAPES
+from tests.model.shapes import READ_BACK
 from tests.model.strategies import ACCESSES, CLOSE_RULES, KINDS, RULES
 
 ALL = (Rule("b", None, None, Access.RWM), Rule("c", None, None, Access.RWM))
@@ -44,14 +44,14 @@ def as_accepted(given: list[Rule]) -> RuleSet:
 class TestShapes:
     """Programs as they are written."""
 
-    @given(st.sampled_from(sorted(SHAPES)), st.lists(CLOSE_RULES | RULES, max_size=12), st.randoms())
+    @given(st.sampled_from(sorted(READ_BACK)), st.lists(CLOSE_RULES | RULES, max_size=12), st.randoms())
     def test_gives_back_the_rules(self, shape: str, given: list[Rule], choose: random.Random) -> None:
         """A program made from rules comes down to these rules, without those that others cover."""
-        assert accepted(decode(SHAPES[shape](given, choose))) == as_accepted(given)
+        assert accepted(decode(READ_BACK[shape](given, choose))) == as_accepted(given)
 
     @pytest.mark.invariant(1)
     @given(
-        st.sampled_from(sorted(SHAPES)),
+        st.sampled_from(sorted(READ_BACK)),
         st.lists(CLOSE_RULES, max_size=8),
         st.randoms(),
         st.tuples(KINDS, st.integers(0, 3), st.integers(0, 3), ACCESSES),
@@ -60,7 +60,7 @@ class TestShapes:
         self, shape: str, given: list[Rule], choose: random.Random, asked: tuple[str, int, int, Access]
     ) -> None:
         """Following all paths and running one of them never disagree."""
-        program = decode(SHAPES[shape](given, choose))
+        program = decode(READ_BACK[shape](given, choose))
         assert accepted(program).covers(Rule(*asked)) == permits(program, *asked)
 
     def test_the_hook_on_docker(self) -> None:
@@ -255,7 +255,7 @@ def test_three_hundred_rules_do_not_take_long(shape: str) -> None:
     """A long list of GPUs and of capabilities is followed within a second."""
     given = rules("b *:* m", "c *:* m")
     given += [Rule("c", 195 + number // 64, number % 64, Access.RW) for number in range(298)]
-    program = decode(SHAPES[shape](given, random.Random(0)))  # noqa: S311  # a test's dice
+    program = decode(READ_BACK[shape](given, random.Random(0)))  # noqa: S311  # a test's dice
     before = time.process_time()
     assert accepted(program) == RuleSet(frozenset(given))
     assert time.process_time() - before < 1
