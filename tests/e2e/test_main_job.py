@@ -12,7 +12,7 @@ from tests.e2e.conftest import Launch
 from tests.e2e.gpuguard import POLL, Gpuguard
 from tests.e2e.witness import Witness
 from tests.lab.containers import Container, Docker, Engine
-from tests.lab.devices import GPU0
+from tests.lab.devices import GPU0, GPU1
 from tests.lab.node import Node
 from tests.lab.prober import Prober, Report
 
@@ -137,11 +137,11 @@ def test_lost_devices_come_back_and_stay(engine: Engine, prober: Prober, launch:
 
 @pytest.mark.timeout(300)
 def test_nothing_is_lost_by_default(engine: Engine, prober: Prober, launch: Launch) -> None:
-    """With the default, declare = true, no trigger takes a device away, not even for the first time."""
-    guard = launch().start()
+    """With the default, declare = true, nothing takes a device away: no trigger, and not the declaring itself."""
     container = run(engine, "trainer", hooked=True)
-    guard.await_state(container.scope, "protected")
     with prober.loop(container.cgroup, GPU0) as loop:
+        guard = launch().start()
+        guard.await_state(container.scope, "protected")
         for _ in range(ROUNDS):
             for trigger in TRIGGERS:
                 trigger.pull(engine.node, container)
@@ -154,6 +154,20 @@ def test_nothing_is_lost_by_default(engine: Engine, prober: Prober, launch: Laun
     assert guard.total("gpuguard_drift_total", kind="lost") == 0
     assert guard.total("gpuguard_repairs_total", method="write") == 0
     assert guard.total("gpuguard_repairs_total", method="declare") == 1
+
+
+@pytest.mark.cgroup("v2")
+@pytest.mark.invariant(1)
+def test_what_was_lost_before_the_start_is_given_back(engine: Engine, prober: Prober, launch: Launch) -> None:
+    """On v2 the runtime's own program tells what it gave: also what a reload took before gpuguard was there."""
+    containers = [run(engine, f"trainer-{hooked}", hooked=hooked) for hooked in (False, True)]
+    engine.node.run(["systemctl", "daemon-reload"])
+    assert [len(denied_after(prober, container, 0.0)) for container in containers] == [len(DEVICES)] * 2
+    guard = launch().start()
+    for container in containers:
+        guard.await_state(container.scope, "protected")
+        assert denied_after(prober, container, 0.0) == []
+        assert prober.open(container.cgroup, GPU1).denied
 
 
 def test_paused_container_is_repaired(docker: Docker, prober: Prober, launch: Launch) -> None:
