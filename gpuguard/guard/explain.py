@@ -104,7 +104,7 @@ class _Comparer:
             given=self._given is not None and not self._given.unrestricted and self._given.covers(rule),
             effective=effective,
             memory=None if declared is None else declared.memory.covers(rule),
-            disk=None if declared is None else (declared.disk or declared.memory).covers(rule),
+            disk=None if declared is None else declared.after_reload.covers(rule),
             entry=next((entry.text for entry in self._entries if entry.rules.covers(rule)), None),
             after_reload=self._after_reload(rule, denied_by),
             denied_by=denied_by,

@@ -80,11 +80,8 @@ class Recorder:
                 told.declared = _sorted(scope.verdict.at_risk)
         elif deed.error != told.error:
             told.error = deed.error
-            rules: Iterable[Rule] = ()
-            if scope.verdict is not None:
-                rules = scope.verdict.lost if deed.method == "write" else scope.verdict.at_risk
-            kind = KINDS.repair_failed if deed.method == "write" else KINDS.declare_failed
-            emit(self.log, kind, **self._fields(scope), devices=self._names(rules), reason=deed.error)
+            kind = KINDS.repair_failed if deed.method == "write" or _owed(scope) else KINDS.declare_failed
+            emit(self.log, kind, **self._fields(scope), devices=self._names(_meant(scope)), reason=deed.error)
 
     def healed(self, scope: Scope, outage: Outage, now: float) -> None:
         """Tell of an outage that is over."""
@@ -110,14 +107,12 @@ class Recorder:
         if scope.plan == told.plan:
             return
         told.plan = scope.plan
-        writes = bool(scope.plan.write)
-        rules = scope.plan.write if writes or scope.verdict is None else scope.verdict.at_risk
         emit(
             self.log,
             KINDS.observed,
             **self._fields(scope),
-            deed="given back" if writes else "declared to systemd",
-            devices=self._names(rules),
+            deed="given back" if _owed(scope) else "declared to systemd",
+            devices=self._names(_meant(scope)),
         )
 
     def refused(self, scope: Scope) -> None:
@@ -129,15 +124,13 @@ class Recorder:
         told = self._of(scope)
         if told.error is not None:
             return
-        writes = bool(scope.plan.write)
-        self.metrics.repair("write" if writes else "declare", "refused", 0.0)
+        self.metrics.repair("write" if scope.plan.write else "declare", "refused", 0.0)
         if told.fighting:
             return
         told.fighting = True
-        rules = scope.plan.write if writes or scope.verdict is None else scope.verdict.at_risk
         cause = {} if scope.outage is None else {"cause": scope.outage.cause.cause, "writer": scope.outage.cause.writer}
         pause = f"{scope.backoff.pause:g} s"
-        emit(self.log, KINDS.fight, **self._fields(scope), **cause, devices=self._names(rules), pause=pause)
+        emit(self.log, KINDS.fight, **self._fields(scope), **cause, devices=self._names(_meant(scope)), pause=pause)
 
     def judged(self, scope: Scope, now: float) -> None:
         """Tell what is new about a scope when a look is over."""
@@ -176,11 +169,19 @@ class Recorder:
             return
         if verdict.state is State.OPAQUE:
             emit(self.log, KINDS.blind, **self._fields(scope), reason=scope.reason)
+        elif verdict.state in {State.LOST, State.PARTIAL}:
+            self._tell_hopeless(scope, told)
         elif verdict.state is State.AT_RISK and verdict.at_risk:
             if told.state is not State.AT_RISK:
                 self.metrics.drift("at_risk", "unknown", None)
             kind = KINDS.declare_failed if scope.futile is not None or scope.plan.undeclarable else KINDS.at_risk
             emit(self.log, kind, **self._fields(scope), devices=self._names(verdict.at_risk), reason=scope.reason)
+
+    def _tell_hopeless(self, scope: Scope, told: _Told) -> None:
+        """Tell that nothing can be done about a loss, as on cgroup v2; what was tried in vain is told by done()."""
+        if scope.plan.lost and not scope.plan and told.error is None:
+            names = self._names(scope.plan.lost)
+            emit(self.log, KINDS.repair_failed, **self._fields(scope), devices=names, reason=scope.reason)
 
     def source_up(self, source: str) -> None:
         """Tell that an event source works."""
@@ -255,6 +256,16 @@ class Recorder:
 
     def _names(self, rules: Iterable[Rule]) -> list[str]:
         return [self.node_of(rule) or rule.device for rule in _sorted(rules)]
+
+
+def _owed(scope: Scope) -> frozenset[Rule]:
+    """Return what the plan gives back, on cgroup v2 by a declaration; nothing where it only protects."""
+    return frozenset(scope.plan.lost) - (scope.verdict.blocked if scope.verdict is not None else frozenset())
+
+
+def _meant(scope: Scope) -> Iterable[Rule]:
+    """Return what the plan is for."""
+    return _owed(scope) or (scope.verdict.at_risk if scope.verdict is not None else ())
 
 
 def _unit(control_group: str) -> str:

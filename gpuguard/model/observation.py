@@ -25,9 +25,14 @@ class Declared:
     policy: DevicePolicy = DevicePolicy.STRICT
     entries: tuple[DeviceAllow, ...] = field(default=(), compare=False)
 
+    @property
+    def after_reload(self) -> RuleSet:
+        """What a reload makes systemd write: also an empty list is one."""
+        return self.memory if self.disk is None else self.disk
+
     def covers(self, rule: Rule) -> bool:
         """Whether systemd would write `rule` now, and after a reload too."""
-        return self.memory.covers(rule) and (self.disk is None or self.disk.covers(rule))
+        return self.memory.covers(rule) and self.after_reload.covers(rule)
 
 
 @dataclass(frozen=True)

@@ -55,7 +55,7 @@ def in_force_v2(
 def _written(rule: Rule, declared: Optional[Declared]) -> Optional[bool]:
     if declared is None:
         return None
-    return (declared.memory if declared.disk is None else declared.disk).covers(rule)
+    return declared.after_reload.covers(rule)
 
 
 def reload_sentence(explanation: Explanation) -> str:

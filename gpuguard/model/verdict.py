@@ -78,7 +78,7 @@ def _state(look: Observation, entitled: Entitlement, lost: Rules, at_risk: Rules
     if not entitled.settled:
         return State.SETTLING, "too early to judge"
     if lost:
-        return (State.LOST if lost == entitled.rules else State.PARTIAL), _who_denies(look, lost)
+        return (State.LOST if lost == entitled.rules else State.PARTIAL), _why_lost(look, lost)
     if look.declared is None:
         return State.AT_RISK, look.trouble or "systemd cannot be asked"
     if at_risk:
@@ -91,10 +91,19 @@ def _blocking(look: Observation, rule: Rule) -> list[DeviceFilter]:
     return [entry for entry in denying(look.filters, rule) if not of_systemd(entry, look.control_group)]
 
 
-def _who_denies(look: Observation, lost: Rules) -> Optional[str]:
-    """Name the programs that deny what is lost, of those that no declaration cures if there are any."""
-    denied: dict[DeviceFilter, list[str]] = {}
+def _why_lost(look: Observation, lost: Rules) -> Optional[str]:
+    """Say what keeps the loss from being mended, else who denies."""
     blocking = any(_blocking(look, rule) for rule in lost)
+    if not (look.writable or blocking):  # only a declaration gives it back
+        hindrance = look.refusal or (look.trouble if look.declared is None else None)
+        if hindrance is not None:
+            return hindrance
+    return _who_denies(look, lost, blocking=blocking)
+
+
+def _who_denies(look: Observation, lost: Rules, *, blocking: bool) -> Optional[str]:
+    """Name the programs that deny what is lost; `blocking`: of those only the ones that no declaration cures."""
+    denied: dict[DeviceFilter, list[str]] = {}
     for rule in sorted(lost, key=lambda rule: rule.sort_key):
         for entry in _blocking(look, rule) if blocking else denying(look.filters, rule):
             denied.setdefault(entry, []).append(str(rule))

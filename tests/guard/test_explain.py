@@ -92,12 +92,13 @@ async def test_undeclarable(sim: SimNode) -> None:
     assert "`*` for c *:7 rw" in advice(found)[0]
 
 
-async def test_files_that_say_something_else(sim: SimNode) -> None:
-    """An administrator's drop-in overrules memory at the next reload, and is named."""
+@pytest.mark.parametrize("left", ["DeviceAllow=/dev/null rwm", ""])
+async def test_files_that_say_something_else(sim: SimNode, left: str) -> None:
+    """An administrator's drop-in overrules memory at the next reload, and is named; also one that leaves nothing."""
     scope = sim.scope(device_allow=[*BASICS, ENTRY])
     drop_in = sim.path(f"/etc/systemd/system/{scope.name}.d/x.conf")
     drop_in.parent.mkdir(parents=True)
-    drop_in.write_text("[Scope]\nDeviceAllow=\nDeviceAllow=/dev/null rwm\n")
+    drop_in.write_text(f"[Scope]\nDeviceAllow=\n{left}\n")
     found = await explain(sim, scope)
     one = of(found, GPU0)
     assert (one.memory, one.disk, one.declared, one.after_reload) == (True, False, False, False)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, Optional
 
@@ -15,6 +16,7 @@ from gpuguard.guard.mend import Deed
 from gpuguard.guard.record import Recorder
 from gpuguard.guard.scope import Outage, Scope
 from gpuguard.model.plan import Plan
+from gpuguard.model.rule import Rule
 from gpuguard.model.state import State
 from gpuguard.model.verdict import Verdict
 from gpuguard.report.metrics import Method, Metrics
@@ -66,6 +68,11 @@ def a_scope(verdict: Verdict = PROTECTED, *, settled: bool = True, outage: Optio
     it = scope(known=entitled(GPU0, settled=settled), verdict=verdict)
     it.outage = outage
     return it
+
+
+def written(*lines: str) -> Plan:
+    """Return the plan to write rules back."""
+    return Plan(tuple(rules(*lines)), tuple(rules(*lines)))
 
 
 def without(entry: Entry, *keys: str) -> dict[str, Any]:
@@ -162,6 +169,7 @@ class TestDeeds:
     def test_a_failure_is_counted_each_time_and_told_once(self, told: Told, method: Method, kind: str) -> None:
         """The same failure again is counted and not told, another one is told, and never a repair."""
         it = a_scope(Verdict(State.LOST, lost=rules(GPU0), at_risk=rules(GPU0)))
+        it.plan = written(GPU0) if method == "write" else Plan()
         for reason in ("denied", "denied", "gone", "denied"):
             told.recorder.done(it, Deed(method, 0.1, reason))
         assert told.kinds() == [kind] * 3
@@ -174,6 +182,17 @@ class TestDeeds:
         it = a_scope(Verdict(State.LOST, lost=rules(GPU0)), outage=Outage(99.0, rules(GPU0), BY_RELOAD))
         told.recorder.done(it, Deed("write", 0.1, "denied"))
         assert told.kinds() == ["lost", "repair_failed"]
+
+    @pytest.mark.parametrize("at_risk", [rules(GPU0), frozenset()])
+    def test_a_loss_that_a_declaration_does_not_end_is_one(self, told: Told, at_risk: frozenset[Rule]) -> None:
+        """On cgroup v2 a declaration gives back what is lost, be it new to systemd or not."""
+        it = a_scope(Verdict(State.LOST, "systemd's program denies it", lost=rules(GPU0), at_risk=at_risk))
+        it.plan = Plan(tuple(rules(GPU0)), declare=declaration("/dev/char/195:0 rw").entries)
+        told.recorder.done(it, Deed("declare", 0.1, "not in force"))
+        it.plan = Plan(tuple(rules(GPU0)))
+        told.recorder.judged(it, 100.0)
+        assert told.kinds() == ["repair_failed", "found"]
+        assert (told.log[0]["devices"], told.log[0]["reason"]) == (["/dev/nvidia0"], "not in force")
 
     def test_a_declaration_is_told_when_it_holds(self, told: Told) -> None:
         """`declared` is said once systemd was seen to declare, with the devices that it did not know before."""
@@ -195,6 +214,51 @@ class TestDeeds:
         told.recorder.judged(it, 100.0)
         assert told.kinds() == ["found", "declare_failed"]
         assert told.log[-1]["reason"] == "systemd does not know these devices"
+
+
+class TestHopeless:
+    """A loss against which nothing can be done: on cgroup v2, where a program that is not systemd's denies."""
+
+    BLOCKED = Verdict(State.LOST, "blocked: program 7 on / denies it", lost=rules(GPU0), blocked=rules(GPU0))
+
+    def test_is_told_once_and_again_with_another_reason(self, told: Told) -> None:
+        """With the devices and the reason; nothing was done, so that nothing is counted as a repair."""
+        it = a_scope(self.BLOCKED, outage=Outage(99.0, rules(GPU0), Cause()))
+        it.plan = Plan(tuple(rules(GPU0)))
+        for now in (100.0, 105.0):
+            told.recorder.judged(it, now)
+        assert told.kinds() == ["found", "lost", "repair_failed"]
+        assert "could not be restored: /dev/nvidia0: blocked: program 7 on / denies it" in told.log[-1]["event"]
+        assert (told.log[-1]["log_level"], told.value("gpuguard_repairs_total")) == ("error", 0)
+        it.verdict = replace(self.BLOCKED, reason="blocked: program 8 on / denies it")
+        told.recorder.judged(it, 110.0)
+        assert told.kinds()[3:] == ["repair_failed"]
+        told.heir().judged(it, 115.0)
+        assert len(told.log) == 4
+
+    def test_of_a_part(self, told: Told) -> None:
+        """When the rest is given back, what stays lost is told; the next such loss is told again."""
+        it = a_scope(Verdict(State.PARTIAL, "blocked: x", lost=rules(GPU0, GPU1), blocked=rules(GPU1)))
+        it.plan = Plan(tuple(rules(GPU0, GPU1)), declare=declaration("/dev/char/195:0 rw").entries)
+        told.recorder.done(it, Deed("declare", 0.1))
+        it.verdict = blocked = Verdict(State.PARTIAL, "blocked: x", lost=rules(GPU1), blocked=rules(GPU1))
+        it.plan = Plan(tuple(rules(GPU1)))
+        told.recorder.judged(it, 100.0)
+        assert told.kinds() == ["found", "repair_failed"]
+        assert told.log[-1]["devices"] == ["/dev/nvidia1"]
+        for verdict in (PROTECTED, blocked):
+            it.verdict = verdict
+            told.recorder.judged(it, 101.0)
+        assert told.kinds()[2:] == ["repair_failed"]
+
+    def test_not_while_something_is_to_be_done(self, told: Told) -> None:
+        """What the back-off or observe mode defers has its own entry."""
+        it = a_scope(Verdict(State.LOST, "systemd's program denies it", lost=rules(GPU0), at_risk=rules(GPU0)))
+        it.plan = Plan(tuple(rules(GPU0)), declare=declaration("/dev/char/195:0 rw").entries)
+        told.recorder.observed(it)
+        told.recorder.judged(it, 100.0)
+        assert told.kinds() == ["observed", "found"]
+        assert "would have given back /dev/nvidia0" in told.log[0]["event"]
 
 
 class TestStates:
@@ -253,7 +317,7 @@ class TestRestraint:
     def test_observe_mode_tells_each_plan_once(self, told: Told) -> None:
         """What observe mode would have done is told once, and again after the plan was void or another one."""
         it = a_scope(Verdict(State.LOST, lost=rules(GPU0)), outage=Outage(99.0, rules(GPU0), BY_RELOAD))
-        writes, nothing = Plan(write=tuple(rules(GPU0))), Plan()
+        writes, nothing = written(GPU0), Plan()
         for plan in (writes, writes, nothing, writes):
             it.plan = plan
             if plan:
@@ -274,7 +338,7 @@ class TestRestraint:
     def test_a_fight_is_told_once_and_counted_each_time(self, told: Told) -> None:
         """Refused repairs are counted; the fight is told when it begins and when repairs are made again."""
         it = a_scope(Verdict(State.LOST, lost=rules(GPU0)), outage=Outage(99.0, rules(GPU0), BY_RELOAD))
-        it.plan = Plan(write=tuple(rules(GPU0)))
+        it.plan = written(GPU0)
         it.backoff.until = 130.0
         for now in (100.0, 105.0):
             told.recorder.refused(it)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from gpuguard.model.device_filter import DeviceFilter
@@ -92,11 +94,13 @@ class TestDeclare:
 class TestNarrowing:
     """A declaration that would take away what is in force is not made."""
 
-    def test_what_has_no_spelling_hinders(self) -> None:
-        """`c *:77` is in force and cannot be declared along: nothing is."""
-        found = planned(look_at(runtime(GPU0, TTY, ODD), declared=declaration(TTY_ENTRY)))
+    @pytest.mark.parametrize("odd", [ODD, "b *:77 rw"])
+    @pytest.mark.parametrize("entitled", [(), (ODD,)])
+    def test_what_has_no_spelling_hinders(self, odd: str, entitled: tuple[str, ...]) -> None:
+        """`c *:77` is in force and cannot be declared, be it guarded or not, given or not: nothing is."""
+        found = planned(look_at(runtime(GPU0, TTY, odd), declared=declaration(TTY_ENTRY)), entitlement(GPU0, *entitled))
         assert found.declare == ()
-        assert found.hindrance == "undeclarable: a declaration would take away c *:77 rw"
+        assert found.hindrance == f"undeclarable: a declaration would take away {odd}"
 
     def test_what_has_no_spelling_and_is_gone_hinders_no_more(self) -> None:
         """After a reload it is gone already: the GPU is given back, and nothing is lost by that."""
@@ -119,6 +123,11 @@ class TestNarrowing:
         """One more entry for systemd's program takes nothing away, whatever the others accept."""
         seen = look_at(runtime(GPU0, TTY, exact=False), systemd(TTY), declared=declaration(TTY_ENTRY))
         assert sent(seen) == {GPU0_ENTRY}
+
+    def test_a_filter_of_the_slice_is_none_of_the_scope(self) -> None:
+        """Where systemd filters above alone, its first program for the scope itself may take something away."""
+        slices = systemd(GPU0, TTY, on=SLICE)
+        assert planned(look_at(runtime(GPU0, TTY, exact=False), slices, declared=declaration(TTY_ENTRY))).unclear
 
     def test_an_older_program_of_systemd_that_accepts_more_hinders(self) -> None:
         """A glob's major may have changed since systemd wrote its program: writing it anew would take that away."""
@@ -153,6 +162,7 @@ class TestBlocked:
         seen = look_at(runtime(GPU1, TTY), systemd(TTY), declared=declaration(TTY_ENTRY))
         verdict = judge(seen, known, guarded)
         assert set(map(str, verdict.blocked)) == {GPU0}
+        assert verdict.reason == f"blocked: the runtime's program 11 on {GROUP} denies {GPU0}"
         assert GPU1_ENTRY in sent(seen, known)
 
     def test_what_may_be_systemds_is_tried(self) -> None:
@@ -183,8 +193,17 @@ class TestGates:
 
     def test_what_systemd_must_not_be_told(self) -> None:
         """A unit with BPFProgram=, or of policy auto with an empty list: lost, and said, and nothing sent."""
-        seen = look_at(runtime(TTY, GPU1), declared=declaration(TTY_ENTRY), refusal="gated by BPFProgram=")
+        seen = look_at(runtime(TTY, GPU0), systemd(TTY), declared=declaration(TTY_ENTRY), refusal="BPFProgram=")
         assert planned(seen).declare == ()
+        assert judge(seen, KNOWN, guarded).reason == "BPFProgram="
+        blocked = look_at(runtime(TTY), systemd(TTY), declared=declaration(TTY_ENTRY), refusal="BPFProgram=")
+        assert str(judge(blocked, KNOWN, guarded).reason).startswith("blocked: ")
+
+    def test_when_systemd_cannot_be_asked(self) -> None:
+        """What is lost stays lost for want of an answer, and that is the reason."""
+        seen = replace(look_at(runtime(TTY, GPU0), systemd(TTY)), trouble="no bus")
+        assert planned(seen, second_look=True).declare == ()
+        assert judge(seen, KNOWN, guarded).reason == "no bus"
 
     def test_v1_has_no_programs_and_is_restricted(self) -> None:
         """On cgroup v1 the list tells alone."""

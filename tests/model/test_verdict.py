@@ -77,6 +77,12 @@ class TestDifferences:
         seen = look(RuleSet.of("c 1:0 rwm"), declaration(GPU0))
         assert judge(seen, entitlement("c 1:0 rw"), guarded).excess == rules("c 1:0 rwm")
 
+    def test_what_was_released_is_no_excess(self) -> None:
+        """A device that was given and then released is neither lost nor in excess, whatever its access."""
+        seen = look(RuleSet.of("c 1:0 rwm", "c 1:1 rw"), declaration(GPU1))
+        known = entitlement("c 1:1 rw", released=["c 1:0"])
+        assert judge(seen, known, guarded) == Verdict(State.PROTECTED)
+
     @given(FULL_LOOKS, ENTITLEMENTS)
     def test_lost_and_at_risk_are_what_the_lists_do_not_cover(self, seen: Observation, known: Entitlement) -> None:
         """Every entitled rule is lost exactly if the kernel's list lacks it, at risk exactly if systemd's does."""
