@@ -25,8 +25,8 @@ from gpuguard.model.rule import Rule
 from gpuguard.model.ruleset import RuleSet
 
 _TRIES = 8
-_MOST_CHILDREN = 16
 _MOST_PROGRAMS = 4096
+_UNITS = (*UNIT_SUFFIXES, ".slice")
 # What is above the root of a cgroup namespace is in force and has no name (cgroup_namespaces(7)).
 _ABOVE = "/.."
 
@@ -150,21 +150,38 @@ class DevicesV2(Hierarchy):
 
     def _sign(self, control_group: str, kept: _Kept) -> _Sign:
         # kernfs counts two links and one for each control group below.
-        if os.fstat(kept.directory).st_nlink > 2:  # noqa: PLR2004
-            payload = self._payload(control_group)
+        if os.fstat(kept.directory).st_nlink == 3:  # noqa: PLR2004
+            payload = self._payload(control_group, kept)
             if payload is not None:
                 with self._open(payload) as directory:
                     return _Sign(payload, bpf.query(directory, effective=True))
         return _Sign(control_group, bpf.query(kept.directory, effective=True))
 
-    def _payload(self, control_group: str) -> Optional[str]:
-        """Return the only control group below that has programs of its own, None when none or several have.
+    def _payload(self, control_group: str, kept: _Kept) -> Optional[str]:
+        """Return the only control group below, if it has programs of its own and all processes are in it.
 
-        Those of a nested runtime lie deeper, below more than one (docker in docker: init and docker).
+        With more than one, or with processes beside it, the container lives on the scope itself, and what is below are
+        the nested groups of a runtime inside it (docker in docker: init and docker). A nested systemd names its own.
         """
-        children = self._children(control_group)[:_MOST_CHILDREN]
-        filtered = [f"{control_group}/{name}" for name, _ in children if self._own(f"{control_group}/{name}")]
-        return filtered[0] if len(filtered) == 1 else None
+        for name, _ in self._children(control_group):
+            payload = f"{control_group}/{name}"
+            if name.endswith(_UNITS) or not self._own(payload) or self._populated(kept.directory):
+                return None
+            return payload
+        return None
+
+    def _populated(self, directory: int) -> bool:
+        """Whether a control group has processes of its own, beside those of the groups below it."""
+        try:
+            processes = os.open("cgroup.procs", os.O_RDONLY, dir_fd=directory)
+        except OSError:
+            return False  # on its way out
+        try:
+            return bool(os.read(processes, 1))
+        except OSError:
+            return True  # EOPNOTSUPP: threads of its own
+        finally:
+            os.close(processes)
 
     def _own(self, control_group: str) -> tuple[int, ...]:
         try:
@@ -194,9 +211,7 @@ class DevicesV2(Hierarchy):
 
     def _filter(self, group: str, program_id: int, candidates: frozenset[Rule]) -> DeviceFilter:
         program = self._program(program_id)
-        owner = program.owner
-        if owner is Owner.RUNTIME and not any(name.endswith(UNIT_SUFFIXES) for name in PurePosixPath(group).parts):
-            owner = Owner.UNKNOWN  # on a slice: not of any container's runtime
+        owner = _owner(program.owner, group)
         if program.rules is not None:
             return DeviceFilter(group, program_id, owner, program.rules)
         try:
@@ -217,3 +232,11 @@ class DevicesV2(Hierarchy):
             owner = Owner.of(read.name, gpl_compatible=read.gpl_compatible)
             known = self._programs[program_id] = _Program(owner, rules, b"" if rules is not None else read.code)
         return known
+
+
+def _owner(told: Owner, group: str) -> Owner:
+    """Tell more by the level: on a slice is no container's runtime, and below a scope systemd attaches nothing."""
+    path = PurePosixPath(group)
+    if not any(name.endswith(UNIT_SUFFIXES) for name in path.parts):
+        return Owner.UNKNOWN if told is Owner.RUNTIME else told
+    return Owner.RUNTIME if told is Owner.UNKNOWN and not path.name.endswith(UNIT_SUFFIXES) else told

@@ -67,6 +67,11 @@ class Observation:
 
     @property
     def given(self) -> Optional[RuleSet]:
-        """What the runtime gave, as far as the kernel tells: on cgroup v2 its own program, else what is in force."""
+        """What the runtime gave, as far as the kernel tells: on cgroup v2 its own program, else what is in force.
+
+        A service that runs again may keep its control group, and with it the program of a hook of its last run.
+        """
+        if not self.unit.endswith(".scope"):
+            return self.effective
         rules = given(self.filters, self.control_group)
         return self.effective if rules is None or rules.unrestricted else rules

@@ -142,6 +142,20 @@ class TestSubGroup:
             (SCOPE, Owner.SYSTEMD),
         ]
 
+    def test_is_the_runtime_s_whatever_its_licence(self, tree: Tree) -> None:
+        """The program of crun is unnamed and GPL, as systemd's was; but systemd attaches nothing below a scope."""
+        tree.make(SCOPE, systemd=(NULL,))
+        tree.make(f"{SCOPE}/container")
+        tree.attach(f"{SCOPE}/container", shapes.crun([(Rule.parse(GPU0), True)]), licence="GPL")
+        assert [entry.owner for entry in tree.devices.read(SCOPE).filters] == [Owner.RUNTIME, Owner.SYSTEMD]
+
+    @pytest.mark.parametrize("unit", ["system.slice", "init.scope", "dbus.service"])
+    def test_of_a_systemd_in_the_container_is_not_the_container(self, tree: Tree, unit: str) -> None:
+        """What a nested systemd denies to its own units is not denied to the container."""
+        tree.make(SCOPE, NULL, GPU0)
+        tree.make(f"{SCOPE}/{unit}", systemd=(NULL,))
+        assert tree.lines(SCOPE) == {NULL, GPU0}
+
     def test_that_has_no_program_changes_nothing(self, tree: Tree) -> None:
         """Docker in Docker makes groups of its own below the scope."""
         tree.make(SCOPE, NULL, GPU0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Optional
 
 import pytest
@@ -42,6 +43,13 @@ def test_what_the_runtime_gave_is_learnt_after_a_loss() -> None:
     found = learnt(None, look_at(runtime(GPU0, TTY), systemd(TTY)))
     assert found is not None
     assert found.rules == rules(GPU0)
+
+
+@pytest.mark.invariant(1)
+def test_the_program_of_an_earlier_run_gives_nothing() -> None:
+    """A service that runs again in the same control group still has what a hook attached for its last run."""
+    again = replace(look_at(runtime(GPU0, TTY), systemd(TTY)), unit="trainer.service")
+    assert learnt(None, again) is None
 
 
 @pytest.mark.invariant(1)
