@@ -6,7 +6,7 @@ import contextlib
 import errno
 import os
 from collections.abc import Callable, Iterator
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
 from gpuguard.errors import CgroupGoneError, CgroupUnreadableError
 
@@ -14,6 +14,7 @@ UNIT_SUFFIXES = (".scope", ".service")
 
 # What the kernel answers for a directory that rmdir(2) is taking away or has taken.
 _GONE = {errno.ENOENT, errno.ENODEV, errno.ENOTDIR}
+_NO_NAMES = frozenset({"", ".", ".."})
 
 
 class Hierarchy:
@@ -76,11 +77,12 @@ class Hierarchy:
         except OSError as error:
             raise self._error(error, control_group, "cannot open") from error
 
-    def _path(self, control_group: str) -> Path:
-        parts = PurePosixPath(control_group).parts
-        if parts[:1] != ("/",) or ".." in parts or "\0" in control_group:
+    def _path(self, control_group: str) -> str:
+        # Text, not Path: each round of the clock asks for every container's.
+        top, *names = control_group.split("/")
+        if control_group != "/" and (top or not names or not _NO_NAMES.isdisjoint(names) or "\0" in control_group):
             raise CgroupUnreadableError(f"{control_group!r}: not a control group path")
-        return self.root.joinpath(*parts[1:])
+        return self._prefix + control_group
 
     def _error(self, error: OSError, control_group: str, what: str) -> Exception:
         if error.errno in _GONE:
