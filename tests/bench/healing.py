@@ -33,6 +33,7 @@ WANTED = 300  # milliseconds
 # Seconds. What measures must not take the processors that systemd and gpuguard need.
 _PERIOD = 0.1
 _LOOK = 0.005
+_NICE = -10  # as the service has it
 _PATIENCE = 30.0
 
 
@@ -71,6 +72,7 @@ def _round(node: Node, count: int) -> _Healing:
     settings = {"declare": False, "poll_interval": "5s"}
     with Crowd(node, count, period=_PERIOD) as crowd, Gpuguard(node, guard=settings, log={"level": "info"}) as guard:
         guard.start()
+        os.setpriority(os.PRIO_PROCESS, guard.daemon.pid, _NICE)
         until(lambda: guard.total("gpuguard_containers", state="at-risk") == count, _PATIENCE, "all to be known")
         guard.await_rest()
         crowd.seen()
