@@ -176,6 +176,18 @@ class TestRelease:
         after = release(entitlement("c 1:0 rw", "c 1:1 rw"), frozenset({"c 1:0"}))
         assert after == entitlement("c 1:1 rw", released=["c 1:0"])
 
+    def test_adds_to_what_was_released_before(self) -> None:
+        """Two releases forget both devices."""
+        after = release(entitlement("c 1:1 rw", "c 1:2 rw", released=["c 1:0"]), frozenset({"c 1:1"}))
+        assert after == entitlement("c 1:2 rw", released=["c 1:0", "c 1:1"])
+
+    def test_lasts_while_a_container_starts(self) -> None:
+        """What was released is not learnt again from the list that still has it."""
+        known = entitlement("c 1:1 rw", settled=False, released=["c 1:0"])
+        after = learnt(known, look(RuleSet.of("c 1:0 rw", "c 1:1 rw", "c 1:2 rw")))
+        assert after is not None
+        assert after.rules == rules("c 1:1 rw", "c 1:2 rw")
+
     @given(ENTITLEMENTS, st.lists(LOOKS, max_size=6))
     def test_lasts(self, known: Entitlement, seen: Sequence[Observation]) -> None:
         """A released device does not come back, however often it is seen in force."""
