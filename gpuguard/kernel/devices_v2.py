@@ -165,23 +165,23 @@ class DevicesV2(Hierarchy):
         """
         for name, _ in self._children(control_group):
             payload = f"{control_group}/{name}"
-            if name.endswith(_UNITS) or not self._own(payload) or self._populated(kept.directory):
+            if name.endswith(_UNITS) or not self._own(payload) or self._populated(control_group, kept.directory):
                 return None
             return payload
         return None
 
-    def _populated(self, directory: int) -> bool:
+    def _populated(self, control_group: str, directory: int) -> bool:
         """Whether a control group has processes of its own, beside those of the groups below it."""
         try:
             processes = os.open("cgroup.procs", os.O_RDONLY, dir_fd=directory)
-        except OSError:
-            return False  # on its way out
-        try:
-            return bool(os.read(processes, 1))
-        except OSError:
-            return True  # EOPNOTSUPP: threads of its own
-        finally:
-            os.close(processes)
+            try:
+                return bool(os.read(processes, 1))
+            finally:
+                os.close(processes)
+        except OSError as error:
+            if error.errno == errno.EOPNOTSUPP:  # threads of its own
+                return True
+            raise self._error(error, control_group, "cannot read its processes") from error
 
     def _own(self, control_group: str) -> tuple[int, ...]:
         try:

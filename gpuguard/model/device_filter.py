@@ -84,12 +84,19 @@ def of_systemd(entry: DeviceFilter, control_group: str) -> bool:
 def given(filters: Iterable[DeviceFilter], control_group: str) -> Optional[RuleSet]:
     """Return what a container would have without systemd's program: what its runtime gave it.
 
-    None when no program is known to be the runtime's.
+    None when no program on the group itself is known to be the runtime's. What is on a group below may be the
+    container's own work: there (crun) its cgroup namespace begins, so that a program of its own can replace the
+    runtime's, and systemd's, above, is the one that it cannot reach.
     """
     others = [entry for entry in filters if not of_systemd(entry, control_group)]
-    if not any(entry.owner is Owner.RUNTIME for entry in own(others, control_group)):
+    if not any(entry.owner is Owner.RUNTIME and entry.control_group == control_group for entry in others):
         return None
     return accepted_by_all(others)
+
+
+def without_groups_below(filters: Iterable[DeviceFilter], control_group: str) -> tuple[DeviceFilter, ...]:
+    """Return those that are in force on a control group itself, whatever a group below it has."""
+    return tuple(entry for entry in filters if not entry.control_group.startswith(control_group + "/"))
 
 
 def denying(filters: Iterable[DeviceFilter], rule: Rule) -> tuple[DeviceFilter, ...]:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Optional
 
-from gpuguard.model.device_filter import Owner
+from gpuguard.model.device_filter import DeviceFilter, Owner, accepted_by_all, without_groups_below
 from gpuguard.model.entitlement import Entitlement
 from gpuguard.model.observation import Declared, Observation
 from gpuguard.model.rule import Rule
@@ -93,8 +93,9 @@ def plan(  # noqa: PLR0913 - each is a fact of its own
     found = replace(found, undeclarable=tuple(rule for rule in unspelt if rule in verdict.at_risk))
     if not look.writable:
         after = RuleSet(declared.memory.rules | wanted - frozenset(unspelt))
-        narrowed = _sorted(after.missing(look.effective))
-        unclear = not (_filters_already(look) or all(entry.exact for entry in look.filters))
+        exact = all(entry.exact for entry in look.filters)
+        narrowed = _sorted(after.missing(_to_be_kept(look, exact=exact)))
+        unclear = not (exact or _of_systemd(look))
         if narrowed or unclear:
             return replace(found, narrowed=narrowed, unclear=unclear)
     # What systemd knows and has not written: any entry of its own makes it write its program anew.
@@ -112,9 +113,27 @@ def _along(look: Observation, declared: Declared, guarded: Callable[[Rule], bool
     return frozenset(rule for rule in look.given or () if not guarded(rule) and not declared.covers(rule))
 
 
-def _filters_already(look: Observation) -> bool:
-    """Whether systemd has a program there: one with more entries lets through what this one does, and more."""
-    return any(entry.owner is Owner.SYSTEMD and entry.control_group == look.control_group for entry in look.filters)
+def _to_be_kept(look: Observation, *, exact: bool) -> frozenset[Rule]:
+    """Return what systemd's next program must let through.
+
+    That is what is in force in the container, and on the scope itself, which its other groups live by. Where a program
+    was only asked about some devices, it is also all that systemd's present one lets through.
+    """
+    scope = accepted_by_all(without_groups_below(look.filters, look.control_group)).rules
+    return (look.effective or RuleSet()).rules.union(scope, *(() if exact else map(_rules, _of_systemd(look))))
+
+
+def _of_systemd(look: Observation) -> list[DeviceFilter]:
+    """Return systemd's program there: one with more entries lets through what this one does, and more."""
+    return [
+        entry
+        for entry in look.filters
+        if entry.owner is Owner.SYSTEMD and entry.control_group == look.control_group and entry.exact
+    ]
+
+
+def _rules(entry: DeviceFilter) -> frozenset[Rule]:
+    return entry.rules.rules
 
 
 def _sorted(rules: Iterable[Rule]) -> tuple[Rule, ...]:

@@ -165,6 +165,27 @@ def test_crun_whose_scope_denies_from_the_start(node: Node, launch: Launch, prob
     nested.scope.stop()
 
 
+@pytest.mark.invariant(1)
+def test_what_a_container_attaches_to_its_own_group_gives_it_nothing(
+    node: Node, launch: Launch, prober: Prober
+) -> None:
+    """A container as crun's reaches its group and not its scope: a program there proves nothing."""
+    guard = launch().start()
+    nested = Nested(node, DECLARED)
+    with bpf.program(device_programs.runc([*PLAIN, NVIDIA])) as program:
+        bpf.attach(nested.inner, program.fd)
+        for number in gate.programs(nested.inner):
+            if number != program.id:
+                with bpf.opened(number) as old:
+                    bpf.detach(nested.inner, old)
+    guard.await_state(nested.name, "protected")
+    guard.await_rounds(3)
+    assert prober.open(nested.inner, GPU0).allowed
+    assert prober.open(nested.inner, GPU1).denied
+    assert guard.total("gpuguard_repairs_total") == 0
+    nested.scope.stop()
+
+
 @pytest.mark.invariant(2)
 def test_what_cannot_be_spelt_hinders_until_a_reload_has_taken_it(
     engine: Engine, launch: Launch, prober: Prober

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import resource
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Optional
@@ -59,6 +60,18 @@ class Tree:
     def lines(self, group: str) -> set[str]:
         """Return the rules in force."""
         return set(self.devices.read(group).rules.text().splitlines())
+
+
+@contextlib.contextmanager
+def sleeping(cgroup: Path) -> Iterator[None]:
+    """Keep a process in a control group for the time of the block."""
+    process = subprocess.Popen(["sleep", "infinity"])
+    try:
+        (cgroup / "cgroup.procs").write_text(str(process.pid))
+        yield
+    finally:
+        process.kill()
+        process.wait()
 
 
 @pytest.fixture
@@ -168,6 +181,24 @@ class TestSubGroup:
         tree.make(SCOPE, NULL, GPU0)
         tree.make(f"{SCOPE}/one", NULL)
         tree.make(f"{SCOPE}/two", NULL)
+        assert tree.lines(SCOPE) == {NULL, GPU0}
+
+    @pytest.mark.invariant(2)
+    def test_is_not_the_container_when_processes_are_beside_it(self, tree: Tree) -> None:
+        """A runtime in the container made it for one of its own: the container has what the scope has."""
+        tree.make(SCOPE, NULL, GPU0)
+        tree.make(f"{SCOPE}/nested", NULL)
+        assert tree.lines(SCOPE) == {NULL}
+        with sleeping(tree.path(SCOPE)):
+            assert tree.lines(SCOPE) == {NULL, GPU0}
+
+    @pytest.mark.invariant(10)
+    def test_is_not_looked_for_among_many(self, tree: Tree, monkeypatch: pytest.MonkeyPatch) -> None:
+        """However many groups a container makes, a look costs the same."""
+        tree.make(SCOPE, NULL, GPU0)
+        tree.make(f"{SCOPE}/one", NULL)
+        tree.make(f"{SCOPE}/two")
+        monkeypatch.setattr(tree.devices, "_children", None)
         assert tree.lines(SCOPE) == {NULL, GPU0}
 
     def test_that_is_filtered_later_is_seen(self, tree: Tree) -> None:

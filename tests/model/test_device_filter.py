@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gpuguard.model.device_filter import Owner, accepted_by_all, denying, given, own
+from gpuguard.model.device_filter import Owner, accepted_by_all, denying, given, own, without_groups_below
 from gpuguard.model.rule import Rule
 from gpuguard.model.ruleset import RuleSet
 from tests.model.looks import GROUP
@@ -41,6 +41,12 @@ def test_own_are_those_of_the_container() -> None:
     assert own((below, scope, above, namesake), GROUP) == (below, scope)
 
 
+def test_those_of_the_groups_below_can_be_left_out() -> None:
+    """What a group below denies is in force on the scope all the same."""
+    below, scope, above = runtime(GPU0, on=f"{GROUP}/container"), systemd(GPU0), systemd(GPU0, on=SLICE)
+    assert without_groups_below((below, scope, above), GROUP) == (scope, above)
+
+
 class TestGiven:
     """What the runtime gave."""
 
@@ -53,12 +59,21 @@ class TestGiven:
         """What a slice denies was never the runtime's to give."""
         assert given((runtime(NULL, GPU0), systemd(NULL, on=SLICE)), GROUP) == RuleSet.of(NULL)
 
-    def test_counts_a_group_below_the_scope(self) -> None:
-        """The program of crun is on a group below."""
-        assert given((runtime(GPU0, on=f"{GROUP}/container"), systemd(NULL)), GROUP) == RuleSet.of(GPU0)
+    def test_is_no_more_than_a_group_below_lets_through(self) -> None:
+        """A program below the runtime's can take away."""
+        assert given((runtime(NULL, on=f"{GROUP}/container"), runtime(NULL, GPU0)), GROUP) == RuleSet.of(NULL)
 
     @pytest.mark.invariant(1)
-    @pytest.mark.parametrize("filters", [(), (systemd(NULL),), (unknown(GPU0),), (runtime(GPU0, on=SLICE),)])
+    @pytest.mark.parametrize(
+        "filters",
+        [
+            (),
+            (systemd(NULL),),
+            (unknown(GPU0),),
+            (runtime(GPU0, on=SLICE),),
+            (runtime(GPU0, on=f"{GROUP}/container"), systemd(NULL)),  # may be the container's own work
+        ],
+    )
     def test_is_unknown_without_a_program_of_the_runtime(self, filters: tuple[object, ...]) -> None:
         """A program that may be systemd's tells nothing of what the runtime gave."""
         assert given(filters, GROUP) is None  # type: ignore[arg-type]

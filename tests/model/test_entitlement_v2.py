@@ -10,7 +10,7 @@ import pytest
 from gpuguard.model.device_filter import DeviceFilter
 from gpuguard.model.entitlement import Entitlement, learn
 from gpuguard.model.observation import Observation
-from tests.model.looks import entitlement, guarded, rules
+from tests.model.looks import GROUP, entitlement, guarded, rules
 from tests.model.programs import SLICE, look_at, runtime, systemd, unknown
 
 GPU0, GPU1, TTY = "c 1:0 rw", "c 1:1 rw", "c 5:0 rwm"
@@ -55,10 +55,15 @@ def test_the_program_of_an_earlier_run_gives_nothing() -> None:
 @pytest.mark.invariant(1)
 @pytest.mark.parametrize(
     "filters",
-    [(unknown(GPU0), systemd(TTY)), (runtime("a *:* rwm"), systemd(TTY)), (runtime(GPU0, on=SLICE), systemd(TTY))],
+    [
+        (unknown(GPU0), systemd(TTY)),
+        (runtime("a *:* rwm"), systemd(TTY)),
+        (runtime(GPU0, on=SLICE), systemd(TTY)),
+        (runtime(GPU0, on=f"{GROUP}/container"), systemd(TTY)),
+    ],
 )
 def test_what_may_not_be_the_runtimes_gift_is_not_learnt(filters: tuple[DeviceFilter, ...]) -> None:
-    """A program that may be anybody's, one that is no filter, and one of a slice give nothing that is not in force."""
+    """What may be anybody's, is no filter, is a slice's, or is within the container's reach gives nothing by itself."""
     assert learnt(None, look_at(*filters)) is None
 
 

@@ -13,7 +13,7 @@ from gpuguard.model.plan import Plan, plan
 from gpuguard.model.ruleset import RuleSet
 from gpuguard.model.state import State
 from gpuguard.model.verdict import Verdict, judge, judge_unknown
-from tests.model.looks import GROUP, declaration, entitlement, guarded, look, spell
+from tests.model.looks import GROUP, declaration, entitlement, guarded, look, rules, spell
 from tests.model.programs import SLICE, look_at, runtime, systemd, unknown
 
 # Character major 1 is the guarded one.
@@ -128,6 +128,20 @@ class TestNarrowing:
         """Where systemd filters above alone, its first program for the scope itself may take something away."""
         slices = systemd(GPU0, TTY, on=SLICE)
         assert planned(look_at(runtime(GPU0, TTY, exact=False), slices, declared=declaration(TTY_ENTRY))).unclear
+
+    def test_nor_where_its_present_program_accepts_more(self) -> None:
+        """A glob's major has changed since, and whether the other program accepts the old one has not been asked."""
+        seen = look_at(runtime(GPU0, TTY, exact=False), systemd(TTY, "c 510:* rw"), declared=declaration(TTY_ENTRY))
+        assert planned(seen).narrowed == tuple(rules("c 510:* rw"))
+        assert planned(seen).declare == ()
+
+    def test_what_is_in_force_on_the_scope_hinders(self) -> None:
+        """A group below has less than the scope: that is no reason to take it from the scope."""
+        below = runtime(GPU0, TTY, on=f"{GROUP}/container")
+        seen = look_at(below, runtime(GPU0, TTY, ODD), declared=declaration(TTY_ENTRY))
+        assert planned(seen).narrowed == tuple(rules(ODD))
+        assert planned(seen).declare == ()
+        assert GPU0_ENTRY in sent(look_at(below, declared=declaration(TTY_ENTRY)))
 
     def test_an_older_program_of_systemd_that_accepts_more_hinders(self) -> None:
         """A glob's major may have changed since systemd wrote its program: writing it anew would take that away."""
