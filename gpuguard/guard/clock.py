@@ -69,7 +69,8 @@ class Clock:
         else:
             parts.recorder.metrics.source_up(CLOCK, up=True)
         for control_group, inode in present.items():
-            if not self._guard.calm(control_group, inode):
+            # After a reload a look at each is under way. What that misses, the next round sees.
+            if not self._watch.busy(control_group) and not self._guard.calm(control_group, inode):
                 self._watch.want(control_group, fresh=False)
 
     async def _rest(self) -> None:

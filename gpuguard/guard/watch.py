@@ -24,6 +24,10 @@ class Watch:
         if control_group not in self._tasks:
             self._tasks[control_group] = asyncio.ensure_future(self._serve(control_group))
 
+    def busy(self, control_group: str) -> bool:
+        """Whether a look at a scope is wanted or under way."""
+        return control_group in self._tasks
+
     async def _serve(self, control_group: str) -> None:
         try:
             while control_group in self._wanted:

@@ -74,6 +74,26 @@ class TestRound:
             assert await rounds.make_one() == [(changed.group, False)]
             await post.guard.look(changed.group, fresh=False)
 
+    async def test_not_what_is_being_looked_at(self, sim: SimNode, rounds: Rounds) -> None:
+        """A look that is under way is not followed by another one; the next round asks for it if there is need."""
+        scope, go = sim.scope(hook_rules=[GPU]), asyncio.Event()
+
+        async def look(control_group: str, fresh: bool) -> None:
+            await rounds.look(control_group, fresh)
+            await go.wait()
+
+        watch = Watch(look)
+        clock = Clock(rounds.post.guard, watch, 300.0, 0.05)
+        watch.want(scope.group, fresh=True)
+        await asyncio.sleep(0)
+        clock.round()
+        go.set()
+        await watch.idle()
+        assert rounds.looks == [(scope.group, True)]
+        clock.round()
+        await watch.idle()
+        assert rounds.looks == [(scope.group, True), (scope.group, False)]
+
     async def test_what_is_gone(self, sim: SimNode, rounds: Rounds) -> None:
         """A scope that is known and not there any more is looked at, so that it is forgotten."""
         scope = sim.scope(hook_rules=[GPU])

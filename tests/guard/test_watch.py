@@ -158,3 +158,17 @@ def test_nothing_is_dropped_and_nothing_is_doubled(
     # Not asyncio.run: it takes away the loop that pytest-asyncio keeps, which Python 3.9 then complains of.
     with contextlib.closing(asyncio.new_event_loop()) as loop:
         loop.run_until_complete(play())
+
+
+async def test_busy_until_the_look_is_over() -> None:
+    """A scope is busy from the moment it is wanted to the end of the look, another one is not."""
+    hold = Hold()
+    watch = Watch(hold.look)
+    assert not watch.busy("a")
+    watch.want("a", fresh=False)
+    assert (watch.busy("a"), watch.busy("b")) == (True, False)
+    await asyncio.sleep(0)
+    assert watch.busy("a")
+    hold.go.set()
+    await watch.idle()
+    assert not watch.busy("a")
