@@ -18,7 +18,7 @@ test: packages lint ## all checks and all tests that can run here, e.g. ARGS="-k
 	@[ -n "$(ARGS)" ] || $(VENV) -m tests.lab.distribution || echo "Tests on other distributions are skipped."
 	@$(VENV) -m pytest $(ARGS)
 
-matrix: packages .venv/ready ## the main job on Debian 11, 12 and 13, which are built first (root, some 7 minutes)
+matrix: packages .venv/ready ## the main job on Debian 11, 12 and 13, which are built first (root, some 10 minutes)
 	@$(VENV) -m tests.lab.distribution
 	@$(VENV) -m pytest -m matrix $(ARGS)
 
