@@ -40,6 +40,12 @@ def _accepted(code: bytes) -> Optional[RuleSet]:
         return None
 
 
+# Up to a quarter of a second for 60 rules and 512 candidates; each reload makes all containers be read anew.
+@functools.lru_cache(maxsize=256)
+def _asked(code: bytes, candidates: frozenset[Rule]) -> RuleSet:
+    return asked(decode(code), candidates)
+
+
 class _Program(NamedTuple):
     """A program that was read before. `code` is kept of those that no list of rules describes."""
 
@@ -215,7 +221,7 @@ class DevicesV2(Hierarchy):
         if program.rules is not None:
             return DeviceFilter(group, program_id, owner, program.rules)
         try:
-            rules = asked(decode(program.code), candidates.union(self._candidates()))
+            rules = _asked(program.code, candidates.union(self._candidates()))
         except ProgramError as error:
             what = f"device program {program_id} on {group}"
             raise CgroupUnreadableError(f"{what} cannot be followed: {error}") from error

@@ -131,6 +131,15 @@ class TestRead:
         assert seen.rules == RuleSet(rules(NULL, GPU0))
         assert [entry.control_group for entry in seen.filters] == ["/", "/.."]
 
+    def test_leaves_out_what_a_group_below_overrides(self, tree: Tree) -> None:
+        """A group may let those below it override its program (BPF_F_ALLOW_OVERRIDE), which then is not in force."""
+        top, between = tree.make("/a.slice", NULL, GPU0, GPU1), tree.make("/a.slice/a-b.slice")
+        with lab.program(shapes.runc(rules(NULL))) as loaded:
+            lab.attach(tree.path(between), loaded.fd, overridable=True)
+            scope = tree.make(f"{between}{SCOPE}", NULL, GPU0)
+            assert tree.lines(scope) == {NULL, GPU0}
+            assert [entry.control_group for entry in tree.devices.read(scope).filters] == [scope, top]
+
     def test_the_same_program_on_two_levels(self, tree: Tree) -> None:
         """A program may be attached more than once; it is told once, where the container is."""
         tree.make("/a.slice")
@@ -281,6 +290,38 @@ class TestChange:
 
         monkeypatch.setattr(bpf, "program", late)
         assert tree.lines(SCOPE) == {NULL}
+
+    @pytest.mark.invariant(4)
+    def test_at_the_end_of_a_look_makes_another_look(self, tree: Tree, monkeypatch: pytest.MonkeyPatch) -> None:
+        """A program that comes when the others were read already counts."""
+        tree.make(SCOPE, NULL, GPU0)
+        read, news = bpf.program, iter([shapes.runc(rules(NULL))])
+
+        def early(program_id: int) -> bpf.DeviceProgram:
+            found = read(program_id)
+            for code in news:
+                tree.attach(SCOPE, code)
+            return found
+
+        monkeypatch.setattr(bpf, "program", early)
+        assert tree.lines(SCOPE) == {NULL}
+
+    def test_of_a_group_below_that_has_just_gone_is_none(self, tree: Tree, monkeypatch: pytest.MonkeyPatch) -> None:
+        """A group below that ended since it was listed does not end the scope."""
+        tree.make(SCOPE, NULL, GPU0)
+        tree.make(f"{SCOPE}/container", NULL)
+        monkeypatch.setattr(tree.devices, "_children", lambda _: [("ended", 1)])
+        assert tree.lines(SCOPE) == {NULL, GPU0}
+
+    @pytest.mark.invariant(10)
+    def test_leaves_no_memory_of_old_programs(self, tree: Tree, monkeypatch: pytest.MonkeyPatch) -> None:
+        """However often programs are replaced, only so many are remembered."""
+        monkeypatch.setattr(devices_v2, "_MOST_PROGRAMS", 3)
+        tree.make(SCOPE)
+        for number in range(8):
+            tree.attach(SCOPE, shapes.runc(rules(NULL, f"c 195:{number} rw")))
+            assert tree.lines(SCOPE) == ({NULL} if number else {NULL, GPU0})
+        assert len(tree.devices._programs) <= 3
 
     @pytest.mark.invariant(4, 10)
     def test_without_end_is_told(self, tree: Tree, monkeypatch: pytest.MonkeyPatch) -> None:

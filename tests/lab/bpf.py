@@ -34,7 +34,7 @@ CAP_SYSLOG = 34  # linux/capability.h
 _NUMBER = {"x86_64": 321, "aarch64": 280}.get(os.uname().machine, -1)
 _PROG_LOAD, _OBJ_PIN, _PROG_ATTACH, _PROG_DETACH, _PROG_GET_FD_BY_ID, _OBJ_GET_INFO_BY_FD = 5, 6, 8, 9, 13, 15
 _CGROUP_DEVICE = 6
-_ALLOW_MULTI, _REPLACE = 2, 4
+_ALLOW_OVERRIDE, _ALLOW_MULTI, _REPLACE = 1, 2, 4
 _TRIES = 10  # a signal, or a lack of locked memory, ends a load with EAGAIN
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -113,12 +113,15 @@ def pin(path: Path, fd: int) -> None:
     _call(_OBJ_PIN, struct.pack("=QI", ctypes.addressof(text), fd), f"cannot pin a program at {path}")
 
 
-def attach(cgroup: Path, fd: int) -> None:
-    """Attach a program behind those that are there (BPF_F_ALLOW_MULTI). Raises LabError."""
+def attach(cgroup: Path, fd: int, *, overridable: bool = False) -> None:
+    """Attach a program behind those that are there (BPF_F_ALLOW_MULTI). Raises LabError.
+
+    `overridable`: as the only one, which is not in force for a group below that has one (BPF_F_ALLOW_OVERRIDE).
+    """
     with _directory(cgroup) as directory:
         _call(
             _PROG_ATTACH,
-            struct.pack("=IIII", directory, fd, _CGROUP_DEVICE, _ALLOW_MULTI),
+            struct.pack("=IIII", directory, fd, _CGROUP_DEVICE, _ALLOW_OVERRIDE if overridable else _ALLOW_MULTI),
             f"cannot attach a program to {cgroup}",
         )
 

@@ -67,6 +67,13 @@ def test_what_may_not_be_the_runtimes_gift_is_not_learnt(filters: tuple[DeviceFi
     assert learnt(None, look_at(*filters)) is None
 
 
+def test_of_a_program_that_is_no_filter_what_is_in_force_is_learnt() -> None:
+    """The runtime's program lets everything through, and systemd's the GPU that it was told of at the start."""
+    found = learnt(None, look_at(runtime("a *:* rwm"), systemd(GPU0, TTY)))
+    assert found is not None
+    assert found.rules == rules(GPU0)
+
+
 @pytest.mark.invariant(1)
 def test_what_the_runtime_does_not_give_is_forgotten_while_it_starts() -> None:
     """Systemd's program came first and let a GPU through; the runtime's, which follows, does not."""
