@@ -10,6 +10,7 @@ import pytest
 from gpuguard.cli.run import lacking_privileges
 from gpuguard.config import Settings
 from tests.cli.test_main import gpuguard_command
+from tests.lab import bpf
 
 
 def settings(root: Path, mode: str = "enforce") -> Settings:
@@ -48,6 +49,23 @@ def test_on_cgroup_v2_it_must_be_able_to_read_programs(tmp_path: Path) -> None:
     for observe_only in (False, True):
         [lack] = lacking_privileges(settings(tmp_path), observe_only=observe_only)
         assert "cannot read its device programs" in lack
+
+
+def test_on_cgroup_v2_root_alone_is_not_enough(tmp_path: Path) -> None:
+    """Where only the capability to open programs is lacking, the daemon does not start to be blind."""
+    reason = bpf.why_not()
+    if reason is not None:
+        pytest.skip(reason)
+    with bpf.scratch() as cgroup:
+        paths = {"cgroup": str(cgroup), "run": str(tmp_path)}
+        assert list(lacking_privileges(Settings.from_mapping({"paths": paths}), observe_only=False)) == []
+
+        def lacking() -> list[str]:
+            bpf.drop(bpf.CAP_SYS_ADMIN)
+            return list(lacking_privileges(Settings.from_mapping({"paths": paths}), observe_only=False))
+
+        [lack] = bpf.inside(cgroup, lacking)
+        assert "needs CAP_SYS_ADMIN" in lack
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")

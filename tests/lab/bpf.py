@@ -29,7 +29,7 @@ MOUNTS = (Path("/sys/fs/cgroup/unified"), Path("/sys/fs/cgroup"))
 ALLOW_ALL = bytes.fromhex("b700000001000000 9500000000000000")  # r0 = 1; exit
 DENY_ALL = bytes.fromhex("b700000000000000 9500000000000000")  # r0 = 0; exit
 DEVICE, SOCKET_FILTER = 15, 1  # enum bpf_prog_type
-CAP_SYSLOG = 34  # linux/capability.h
+CAP_SYS_ADMIN, CAP_SYSLOG = 21, 34  # linux/capability.h
 
 _NUMBER = {"x86_64": 321, "aarch64": 280}.get(os.uname().machine, -1)
 _PROG_LOAD, _OBJ_PIN, _PROG_ATTACH, _PROG_DETACH, _PROG_GET_FD_BY_ID, _OBJ_GET_INFO_BY_FD = 5, 6, 8, 9, 13, 15
