@@ -124,10 +124,13 @@ class TestNarrowing:
         seen = look_at(runtime(GPU0, TTY, exact=False), systemd(TTY), declared=declaration(TTY_ENTRY))
         assert sent(seen) == {GPU0_ENTRY}
 
-    def test_a_filter_of_the_slice_is_none_of_the_scope(self) -> None:
-        """Where systemd filters above alone, its first program for the scope itself may take something away."""
-        slices = systemd(GPU0, TTY, on=SLICE)
-        assert planned(look_at(runtime(GPU0, TTY, exact=False), slices, declared=declaration(TTY_ENTRY))).unclear
+    @pytest.mark.parametrize(
+        "other",
+        [systemd(GPU0, TTY, on=SLICE), unknown(GPU0, TTY), replace(systemd(GPU0, TTY), exact=False)],
+    )
+    def test_it_does_where_systemd_s_is_not_known(self, other: DeviceFilter) -> None:
+        """Its program for a slice, one that may be another's, and one that was only asked."""
+        assert planned(look_at(runtime(GPU0, TTY, exact=False), other, declared=declaration(TTY_ENTRY))).unclear
 
     def test_nor_where_its_present_program_accepts_more(self) -> None:
         """A glob's major has changed since, and whether the other program accepts the old one has not been asked."""
