@@ -22,6 +22,8 @@ _PROG_QUERY = ctypes.c_int(16)
 _CGROUP_DEVICE = 6  # enum bpf_attach_type
 _PROG_TYPE_CGROUP_DEVICE = 15
 _INSTRUCTION_BYTES = 8
+# A runtime's has some six for each rule, and the kernel takes a million. What is read is kept.
+_MOST_INSTRUCTIONS = 1 << 14
 
 _AT_ONCE = 256  # a cgroup holds at most 64 (BPF_CGROUP_MAX_PROGS): four full levels
 _AT_MOST = 1 << 16
@@ -172,6 +174,9 @@ def _read(fd: int, program_id: int) -> DeviceProgram:
     size = info.xlated_prog_len
     if not size:
         raise CgroupUnreadableError(f"device program {program_id}: the kernel hides its instructions: {_PRIVILEGE}")
+    if size > _MOST_INSTRUCTIONS * _INSTRUCTION_BYTES:
+        long = f"{size // _INSTRUCTION_BYTES} instructions, and gpuguard follows up to {_MOST_INSTRUCTIONS}"
+        raise CgroupUnreadableError(f"device program {program_id}: has {long}")
     code = ctypes.create_string_buffer(size)
     dump = _info(fd, program_id, code)
     raw = code.raw

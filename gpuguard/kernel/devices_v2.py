@@ -15,10 +15,11 @@ from typing import NamedTuple, Optional
 
 from gpuguard.errors import CgroupGoneError, CgroupUnreadableError, ProgramError, ProgramGoneError
 from gpuguard.kernel import bpf
+from gpuguard.kernel.effort import Effort
 from gpuguard.kernel.hierarchy import UNIT_SUFFIXES, Hierarchy
 from gpuguard.model.accepted import accepted_code
 from gpuguard.model.asked import asked
-from gpuguard.model.device_filter import DeviceFilter, Owner, accepted_by_all
+from gpuguard.model.device_filter import DeviceFilter, Owner, both
 from gpuguard.model.device_list import DeviceList
 from gpuguard.model.device_program import decode
 from gpuguard.model.rule import Rule
@@ -26,6 +27,8 @@ from gpuguard.model.ruleset import RuleSet
 
 _TRIES = 8
 _MOST_PROGRAMS = 4096
+_MOST_RULES = 4096
+_MOST_CODE = 1 << 24  # bytes, of programs that no list of rules describes
 _UNITS = (*UNIT_SUFFIXES, ".slice")
 # What is above the root of a cgroup namespace is in force and has no name (cgroup_namespaces(7)).
 _ABOVE = "/.."
@@ -67,6 +70,7 @@ class _Kept:
 
     directory: int
     inode: int
+    effort: Effort
     sign: Optional[_Sign] = None
     asked: frozenset[Rule] = frozenset()
     seen: Optional[DeviceList] = None
@@ -85,6 +89,7 @@ class DevicesV2(Hierarchy):
         self._candidates = candidates
         self._kept: dict[str, _Kept] = {}
         self._programs: dict[int, _Program] = {}
+        self._code_kept = 0
 
     def read(self, control_group: str, candidates: Iterable[Rule] = ()) -> DeviceList:
         """Read what the kernel allows now: the same object as before while no program has changed.
@@ -94,12 +99,13 @@ class DevicesV2(Hierarchy):
         """
         kept = self._keep(control_group)
         candidates = frozenset(candidates)
+        kept.effort.begin()
         for _ in range(_TRIES):
             try:
                 sign = self._sign(control_group, kept)
                 if kept.seen is not None and sign == kept.sign and candidates <= kept.asked:
                     return kept.seen
-                seen = DeviceList(kept.inode, *self._filtered(sign, candidates))
+                seen = DeviceList(kept.inode, *self._filtered(sign, candidates, kept.effort))
                 unchanged = sign == self._sign(control_group, kept)
             except CgroupGoneError:
                 self.forget(control_group)
@@ -151,7 +157,7 @@ class DevicesV2(Hierarchy):
                     raise
                 self.close()
                 directory = self._opened(control_group)
-            kept = self._kept[control_group] = _Kept(directory, os.fstat(directory).st_ino)
+            kept = self._kept[control_group] = _Kept(directory, os.fstat(directory).st_ino, Effort(control_group))
         return kept
 
     def _sign(self, control_group: str, kept: _Kept) -> _Sign:
@@ -196,12 +202,21 @@ class DevicesV2(Hierarchy):
         except CgroupGoneError:
             return ()
 
-    def _filtered(self, sign: _Sign, candidates: frozenset[Rule]) -> tuple[RuleSet, tuple[DeviceFilter, ...]]:
-        filters = tuple(self._filters(sign, candidates))
-        return accepted_by_all(filters), filters
+    def _filtered(
+        self, sign: _Sign, candidates: frozenset[Rule], effort: Effort
+    ) -> tuple[RuleSet, tuple[DeviceFilter, ...]]:
+        filters: list[DeviceFilter] = []
+        rules = RuleSet(unrestricted=True)
+        for group, program_id in self._in_force(sign):
+            with effort.spend():
+                filters.append(self._filter(group, program_id, candidates))
+                rules = both(rules, filters[-1].rules)
+            if len(rules) > _MOST_RULES:
+                raise CgroupUnreadableError(f"{sign.group}: its device programs come down to too many rules together")
+        return rules, tuple(filters)
 
-    def _filters(self, sign: _Sign, candidates: frozenset[Rule]) -> Iterator[DeviceFilter]:
-        """Yield the programs in force, those of the container first."""
+    def _in_force(self, sign: _Sign) -> Iterator[tuple[str, int]]:
+        """Yield the programs in force and where they are, those of the container first."""
         left = list(sign.programs)
         for group in (sign.group, *map(str, PurePosixPath(sign.group).parents)):
             if not left:
@@ -210,10 +225,10 @@ class DevicesV2(Hierarchy):
             for program_id in own:
                 # A group that lets the ones below override it lists programs that are not in force here.
                 if program_id in left:
-                    yield self._filter(group, program_id, candidates)
+                    yield group, program_id
             left = [program_id for program_id in left if program_id not in own]
         for program_id in left:
-            yield self._filter(_ABOVE, program_id, candidates)
+            yield _ABOVE, program_id
 
     def _filter(self, group: str, program_id: int, candidates: frozenset[Rule]) -> DeviceFilter:
         program = self._program(program_id)
@@ -231,12 +246,14 @@ class DevicesV2(Hierarchy):
         """Return a program; the same id is the same program until the next boot."""
         known = self._programs.get(program_id)
         if known is None:
-            if len(self._programs) >= _MOST_PROGRAMS:
+            if len(self._programs) >= _MOST_PROGRAMS or self._code_kept >= _MOST_CODE:
                 self._programs.clear()
+                self._code_kept = 0
             read = bpf.program(program_id)
             rules = _accepted(read.code)
             owner = Owner.of(read.name, gpl_compatible=read.gpl_compatible)
             known = self._programs[program_id] = _Program(owner, rules, b"" if rules is not None else read.code)
+            self._code_kept += len(known.code)
         return known
 
 

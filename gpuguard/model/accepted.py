@@ -18,6 +18,9 @@ from gpuguard.model.ruleset import RuleSet, largest_rules
 # Rules and regions to compare: seconds. 300 rules with as many different majors make 180,000.
 MAX_PAIRS = 1 << 24
 
+# Lists are compared with one another, rule by rule.
+MAX_RULES = 1024
+
 
 def accepted_code(code: bytes) -> RuleSet:
     """Return what a program accepts, from its instructions as the kernel hands them out. Raises ProgramError."""
@@ -44,7 +47,7 @@ def _list(allowed: Sequence[Region], denied: Sequence[Region], complete: Callabl
     if not denied:
         return RuleSet(unrestricted=True)
     rules = largest_rules(_rules(allowed, complete))
-    if len(rules) * len(denied) > MAX_PAIRS:
+    if len(rules) > MAX_RULES or len(rules) * len(denied) > MAX_PAIRS:
         raise ProgramError(f"comes down to too many rules: {len(rules)}")
     _refuse_contradiction(rules, denied)
     return RuleSet(rules)

@@ -55,7 +55,8 @@ class DeviceFilter:
 
 
 @functools.lru_cache(maxsize=4096)
-def _both(one: RuleSet, other: RuleSet) -> RuleSet:
+def both(one: RuleSet, other: RuleSet) -> RuleSet:
+    """Return what both let through."""
     return one.intersection(other)
 
 
@@ -63,7 +64,7 @@ def accepted_by_all(filters: Iterable[DeviceFilter]) -> RuleSet:
     """Return what all of them accept: without any, everything."""
     rules = RuleSet(unrestricted=True)
     for entry in filters:
-        rules = _both(rules, entry.rules)
+        rules = both(rules, entry.rules)
     return rules
 
 

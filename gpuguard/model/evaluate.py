@@ -38,12 +38,16 @@ _Fields = tuple[int, int, int]
 
 def permits(program: Program, kind: str, major: int, minor: int, access: Access) -> bool:
     """Whether the program allows this access to this device ("c" or "b"). Raises ProgramError, never guesses."""
-    code = steps(program)
+    return answer(steps(program), kind, major, minor, access)[0]
+
+
+def answer(code: tuple[Step, ...], kind: str, major: int, minor: int, access: Access) -> tuple[bool, int]:
+    """Return what permits() says of a program's steps, and how many were taken for it. Raises ProgramError."""
     fields = (KINDS[kind] | access << ACCESS_SHIFT, major, minor)
     registers: list[_Value] = [None] * REGISTERS
     registers[1] = _CONTEXT
     at = 0
-    for _ in range(MAX_STEPS):
+    for taken in range(MAX_STEPS):
         if at >= len(code):
             raise ProgramError("falls off its end")
         step = code[at]
@@ -55,7 +59,7 @@ def permits(program: Program, kind: str, major: int, minor: int, access: Access)
         elif isinstance(step, Jump):
             at = step.target
         elif isinstance(step, Exit):
-            return verdict(_number(registers[0]))
+            return verdict(_number(registers[0])), taken + 1
         else:
             _work(step, registers, fields)
     raise ProgramError(f"does not end within {MAX_STEPS} steps")

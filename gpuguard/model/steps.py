@@ -89,7 +89,7 @@ def verdict(number: int) -> bool:
     return bool(number)
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=16)
 def steps(program: Program) -> tuple[Step, ...]:
     """Return one step for each instruction. Raises ProgramError at the first that cannot be followed."""
     found: list[Step] = []

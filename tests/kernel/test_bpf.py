@@ -333,6 +333,14 @@ class TestRefused:
         assert type(error) is CgroupUnreadableError
         assert "give gpuguard CAP_SYSLOG" in str(error)
 
+    @pytest.mark.invariant(4, 10)
+    def test_more_instructions_than_can_be_kept(self, loaded: lab.Loaded, monkeypatch: pytest.MonkeyPatch) -> None:
+        """The kernel takes a million of who may attach programs; no runtime has so many."""
+        monkeypatch.setattr(bpf, "_MOST_INSTRUCTIONS", 1)
+        error = outcome(lambda: bpf.program(loaded.id))
+        assert type(error) is CgroupUnreadableError
+        assert str(error) == f"device program {loaded.id}: has 2 instructions, and gpuguard follows up to 1"
+
     @pytest.mark.invariant(4)
     @pytest.mark.parametrize("pointer", [0, 1])
     def test_a_dump_of_zeros(self, loaded: lab.Loaded, monkeypatch: pytest.MonkeyPatch, pointer: int) -> None:

@@ -13,7 +13,7 @@ from typing import Optional
 import pytest
 
 from gpuguard.errors import CgroupGoneError, CgroupUnreadableError, ProgramGoneError
-from gpuguard.kernel import bpf, devices_v2
+from gpuguard.kernel import bpf, devices_v2, effort
 from gpuguard.kernel.devices_v2 import DevicesV2
 from gpuguard.model.device_filter import Owner
 from gpuguard.model.rule import Access, Rule
@@ -322,6 +322,41 @@ class TestChange:
             tree.attach(SCOPE, shapes.runc(rules(NULL, f"c 195:{number} rw")))
             assert tree.lines(SCOPE) == ({NULL} if number else {NULL, GPU0})
         assert len(tree.devices._programs) <= 3
+
+    @pytest.mark.invariant(4, 10)
+    def test_to_programs_that_take_long_is_unknown_for_a_while(
+        self, tree: Tree, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """A container with ever new programs that take long does not hold up the loop; what was seen stays."""
+        monkeypatch.setattr(effort, "_LITTLE", 0.0)
+        tree.make(SCOPE, NULL, GPU0)
+        seen = tree.devices.read(SCOPE)
+        assert tree.devices.read(SCOPE) is seen
+        more = tree.attach(SCOPE, shapes.runc(rules(NULL, "c 195:77 rw")))
+        for _ in range(3):
+            with pytest.raises(CgroupUnreadableError, match="take too long"):
+                tree.devices.read(SCOPE)
+        lab.detach(tree.path(SCOPE), more.fd)
+        assert tree.devices.read(SCOPE) is seen
+
+    @pytest.mark.invariant(10)
+    def test_to_programs_that_need_much_memory(self, tree: Tree, monkeypatch: pytest.MonkeyPatch) -> None:
+        """The instructions of those that are asked again and again are kept, but not of any number."""
+        monkeypatch.setattr(devices_v2, "_MOST_CODE", 3 * len(ALL_BUT_ONE))
+        tree.make(SCOPE)
+        for _ in range(8):
+            tree.attach(SCOPE, ALL_BUT_ONE)
+            tree.lines(SCOPE)
+        assert 0 < len(tree.devices._programs) <= 3
+
+    @pytest.mark.invariant(10)
+    def test_to_rules_without_number(self, tree: Tree, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Two lists have in common as many rules as their product, at worst."""
+        monkeypatch.setattr(devices_v2, "_MOST_RULES", 3)
+        tree.make(SCOPE, "c 1:* rw", "c 2:* rw")
+        tree.attach(SCOPE, shapes.runc(rules("c *:1 rw", "c *:2 rw")))
+        with pytest.raises(CgroupUnreadableError, match="too many rules"):
+            tree.devices.read(SCOPE)
 
     @pytest.mark.invariant(4, 10)
     def test_without_end_is_told(self, tree: Tree, monkeypatch: pytest.MonkeyPatch) -> None:

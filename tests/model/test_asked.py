@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuguard.errors import ProgramError
+from gpuguard.model import asked as asked_module
 from gpuguard.model.asked import asked
 from gpuguard.model.device_program import decode
 from gpuguard.model.evaluate import permits
@@ -56,3 +57,14 @@ def test_more_than_one_device_cannot_be_asked_about(wide: str) -> None:
     """A wildcard is no device."""
     with pytest.raises(ProgramError, match="cannot be asked about all of"):
         asked(decode(shapes.runc(rules("c 195:0 rw"))), [Rule.parse(wide)])
+
+
+@pytest.mark.invariant(10)
+def test_asking_has_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A long program and many devices are more than one look may take."""
+    program = decode(shapes.runc(rules(*(f"c 195:{minor} rw" for minor in range(16)))))
+    every = [Rule("c", 195, minor, Access.RW) for minor in range(16)]
+    assert len(asked(program, every)) == len(every)
+    monkeypatch.setattr(asked_module, "MAX_STEPS", 1000)
+    with pytest.raises(ProgramError, match="more than 1000 steps"):
+        asked(program, every)
