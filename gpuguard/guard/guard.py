@@ -299,7 +299,8 @@ class Guard:
         deed = await self.parts.mender.declare(scope.target, scope.plan.declare, lost)
         self._done(scope, deed)
         await self._ask_systemd(scope)
-        scope.futile = scope.view.declared if deed.answered and scope.view is not None else None
+        in_vain = deed.answered and (deed.refused or not _forgotten(scope))
+        scope.futile = scope.view.declared if in_vain and scope.view is not None else None
         return True
 
     def _may_act(self, scope: Scope) -> bool:
@@ -314,6 +315,14 @@ class Guard:
     def _done(self, scope: Scope, deed: Deed) -> None:
         scope.error = deed.error
         self.parts.recorder.done(scope, deed)
+
+
+def _forgotten(scope: Scope) -> bool:
+    """Whether systemd has forgotten what it was just told: somebody else had it do so, and it is worth another try."""
+    if scope.view is None or scope.view.declared is None or scope.verdict is None:
+        return False
+    told = scope.verdict.at_risk - frozenset(scope.plan.undeclarable)
+    return bool(scope.view.declared.memory.missing(told))
 
 
 def _old(scope: Scope) -> bool:

@@ -48,6 +48,7 @@ class Deed:
     seconds: float
     error: Optional[str] = None
     answered: bool = True
+    refused: bool = False
 
     @property
     def result(self) -> Result:
@@ -84,7 +85,7 @@ class Mender:
         begin = time.monotonic()
         before = self._devices.read(target.control_group)
         self._devices.shield(target.control_group, target.inode)
-        error: Optional[str] = None
+        error, refused = None, False
         try:
             manager = await self._link.manager()
             await manager.allow_devices(target.unit, entries)
@@ -92,7 +93,7 @@ class Mender:
             why = f"{target.unit}: systemd's answer is outstanding: {unknown}"
             return Deed("declare", time.monotonic() - begin, why, answered=False)
         except BusError as refusal:
-            error = f"{target.unit}: systemd refuses: {refusal}"
+            error, refused = f"{target.unit}: systemd refuses: {refusal}", True
         missing = await self._missing(target, before.rules.rules.union(lost))
         try:
             self._devices.unshield(target.control_group, target.inode)
@@ -100,7 +101,7 @@ class Mender:
             error = error or str(left)
         if missing:
             error = f"{target.control_group}: not in force after declaring: {_text(missing)}"
-        return Deed("declare", time.monotonic() - begin, error)
+        return Deed("declare", time.monotonic() - begin, error, refused=refused)
 
     async def remove_left_shield(self, target: Target) -> bool:
         """Remove a shield that nobody holds up any more; return whether there was one.
