@@ -79,6 +79,12 @@ class TestDeclare:
         """Where no program is known to be the runtime's, only what is in force is declared along."""
         assert sent(look_at(unknown(GPU0, TTY), declared=declaration(TTY_ENTRY))) == {GPU0_ENTRY}
 
+    def test_whatever_systemds_program_lets_through_beside(self) -> None:
+        """What it accepted and the runtime's program does not is not in force: nothing is taken away with it."""
+        assert sent(look_at(runtime(GPU0, TTY), systemd(TTY, "c 5:1 rw"), declared=declaration(TTY_ENTRY))) == {
+            GPU0_ENTRY
+        }
+
     def test_nothing_while_unsettled(self) -> None:
         """The runtime and its hooks come first."""
         assert sent(STRIPPED, entitlement(GPU0, settled=False)) == set()

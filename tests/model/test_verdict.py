@@ -140,6 +140,7 @@ class TestReasons:
             (look(RuleSet(unrestricted=True)), "no device filter"),
             (look(IN_FORCE, declaration(GPU0, GPU1)), None),
             (look(NONE_LEFT, declaration()), None),
+            (look(NONE_LEFT, declaration(), refusal="BPFProgram="), None),
         ],
     )
     def test_are_told(self, seen: Observation, reason: Optional[str]) -> None:
