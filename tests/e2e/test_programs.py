@@ -79,6 +79,8 @@ def test_what_another_program_denies_is_told_and_left(
             assert gate.programs(scope.cgroup, effective=True) == before
             assert reason(guard, scope).startswith("blocked: ")
             assert f"{whose} {number} on {named} denies {GPU0.rule} rw" in reason(guard, scope)
+            (told,) = guard.events("repair_failed", scope=scope.name)
+            assert told["reason"] == reason(guard, scope)
         bus.settle()
         assert bus.calls("SetUnitProperties") == []
     guard.await_state(scope.name, "protected")
