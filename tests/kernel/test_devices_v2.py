@@ -103,6 +103,12 @@ class TestRead:
         assert (only.control_group, only.owner, only.exact) == (SCOPE, Owner.RUNTIME, True)
         assert f"the runtime's program {only.program} on {SCOPE}" == str(only)
 
+    def test_may_be_systemd_s_without_its_name(self, tree: Tree) -> None:
+        """Up to v250 systemd named none of its programs: one on a scope itself may be its own, and gives nothing."""
+        tree.make(SCOPE, NULL, GPU0)
+        tree.attach(SCOPE, shapes.systemd(rules(NULL)), licence="GPL")
+        assert {entry.owner for entry in tree.devices.read(SCOPE).filters} == {Owner.RUNTIME, Owner.UNKNOWN}
+
     def test_is_what_all_programs_accept(self, tree: Tree) -> None:
         """A reload puts systemd's beside the runtime's, and both must allow: this is the fault on cgroup v2."""
         tree.make(SCOPE, NULL, GPU0, systemd=(NULL, GPU1))
@@ -170,6 +176,12 @@ class TestSubGroup:
         tree.make(f"{SCOPE}/container")
         tree.attach(f"{SCOPE}/container", shapes.crun([(Rule.parse(GPU0), True)]), licence="GPL")
         assert [entry.owner for entry in tree.devices.read(SCOPE).filters] == [Owner.RUNTIME, Owner.SYSTEMD]
+
+    def test_one_with_systemd_s_name_is_systemd_s(self, tree: Tree) -> None:
+        """Whoever names it so has it taken for that, which blocks and gives nothing, also below a scope."""
+        tree.make(SCOPE, NULL, GPU0)
+        tree.make(f"{SCOPE}/container", systemd=(NULL,))
+        assert [entry.owner for entry in tree.devices.read(SCOPE).filters] == [Owner.SYSTEMD, Owner.RUNTIME]
 
     @pytest.mark.parametrize("unit", ["system.slice", "init.scope", "dbus.service"])
     def test_of_a_systemd_in_the_container_is_not_the_container(self, tree: Tree, unit: str) -> None:
