@@ -251,6 +251,13 @@ class TestHopeless:
             told.recorder.judged(it, 101.0)
         assert told.kinds()[2:] == ["repair_failed"]
 
+    def test_is_not_what_a_declaration_was_for(self, told: Told) -> None:
+        """One device is blocked, another one at risk: it is that one which could not be declared."""
+        it = a_scope(Verdict(State.PARTIAL, "x", lost=rules(GPU0), blocked=rules(GPU0), at_risk=rules(GPU1)))
+        it.plan = Plan(tuple(rules(GPU0)), declare=declaration("/dev/char/195:1 rw").entries)
+        told.recorder.done(it, Deed("declare", 0.1, "systemd refuses"))
+        assert (told.kinds(), told.log[0]["devices"]) == (["declare_failed"], ["/dev/nvidia1"])
+
     def test_not_while_something_is_to_be_done(self, told: Told) -> None:
         """What the back-off or observe mode defers has its own entry."""
         it = a_scope(Verdict(State.LOST, "systemd's program denies it", lost=rules(GPU0), at_risk=rules(GPU0)))
