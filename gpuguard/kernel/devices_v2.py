@@ -28,7 +28,9 @@ from gpuguard.model.ruleset import RuleSet
 _TRIES = 8
 _MOST_PROGRAMS = 4096
 _MOST_RULES = 4096
-_MOST_CODE = 1 << 24  # bytes, of programs that no list of rules describes
+# Bytes, of instructions and rules that are kept of programs; a rule takes about 160 (CPython 3.11).
+_MOST_BYTES = 1 << 25
+_RULE_BYTES = 160
 _UNITS = (*UNIT_SUFFIXES, ".slice")
 # What is above the root of a cgroup namespace is in force and has no name (cgroup_namespaces(7)).
 _ABOVE = "/.."
@@ -44,7 +46,7 @@ def _accepted(code: bytes) -> Optional[RuleSet]:
 
 
 # Up to a quarter of a second for 60 rules and 512 candidates; each reload makes all containers be read anew.
-@functools.lru_cache(maxsize=256)
+@functools.lru_cache(maxsize=64)
 def _asked(code: bytes, candidates: frozenset[Rule]) -> RuleSet:
     return asked(decode(code), candidates)
 
@@ -89,7 +91,7 @@ class DevicesV2(Hierarchy):
         self._candidates = candidates
         self._kept: dict[str, _Kept] = {}
         self._programs: dict[int, _Program] = {}
-        self._code_kept = 0
+        self._bytes = 0
 
     def read(self, control_group: str, candidates: Iterable[Rule] = ()) -> DeviceList:
         """Read what the kernel allows now: the same object as before while no program has changed.
@@ -246,14 +248,14 @@ class DevicesV2(Hierarchy):
         """Return a program; the same id is the same program until the next boot."""
         known = self._programs.get(program_id)
         if known is None:
-            if len(self._programs) >= _MOST_PROGRAMS or self._code_kept >= _MOST_CODE:
+            if len(self._programs) >= _MOST_PROGRAMS or self._bytes >= _MOST_BYTES:
                 self._programs.clear()
-                self._code_kept = 0
+                self._bytes = 0
             read = bpf.program(program_id)
             rules = _accepted(read.code)
             owner = Owner.of(read.name, gpl_compatible=read.gpl_compatible)
             known = self._programs[program_id] = _Program(owner, rules, b"" if rules is not None else read.code)
-            self._code_kept += len(known.code)
+            self._bytes += len(known.code) + _RULE_BYTES * len(rules or ())
         return known
 
 

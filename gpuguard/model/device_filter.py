@@ -54,7 +54,8 @@ class DeviceFilter:
         return f"{whose} {self.program} on {self.control_group}"
 
 
-@functools.lru_cache(maxsize=4096)
+# Most containers of a node have one of a few lists.
+@functools.lru_cache(maxsize=256)
 def both(one: RuleSet, other: RuleSet) -> RuleSet:
     """Return what both let through."""
     return one.intersection(other)

@@ -89,7 +89,8 @@ def verdict(number: int) -> bool:
     return bool(number)
 
 
-@lru_cache(maxsize=16)
+# One program is asked, or followed, at a time. The longest that is read takes 6 MB.
+@lru_cache(maxsize=4)
 def steps(program: Program) -> tuple[Step, ...]:
     """Return one step for each instruction. Raises ProgramError at the first that cannot be followed."""
     found: list[Step] = []

@@ -354,13 +354,15 @@ class TestChange:
 
     @pytest.mark.invariant(10)
     def test_to_programs_that_need_much_memory(self, tree: Tree, monkeypatch: pytest.MonkeyPatch) -> None:
-        """The instructions of those that are asked again and again are kept, but not of any number."""
-        monkeypatch.setattr(devices_v2, "_MOST_CODE", 3 * len(ALL_BUT_ONE))
+        """Instructions of those that are asked again and again, and rules of the others: kept, but not of any number."""
         tree.make(SCOPE)
-        for _ in range(8):
-            tree.attach(SCOPE, ALL_BUT_ONE)
-            tree.lines(SCOPE)
-        assert 0 < len(tree.devices._programs) <= 3
+        many = shapes.runc(rules(*(f"c 195:{number} rw" for number in range(50))))
+        for code, size in ((ALL_BUT_ONE, len(ALL_BUT_ONE)), (many, 50 * devices_v2._RULE_BYTES)):
+            monkeypatch.setattr(devices_v2, "_MOST_BYTES", 3 * size)
+            for _ in range(8):
+                tree.attach(SCOPE, code)
+                tree.lines(SCOPE)
+            assert 0 < len(tree.devices._programs) <= 3
 
     @pytest.mark.invariant(10)
     def test_to_rules_without_number(self, tree: Tree, monkeypatch: pytest.MonkeyPatch) -> None:
