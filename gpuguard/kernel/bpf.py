@@ -38,7 +38,7 @@ _PRIVILEGE = (
 
 def _syscall_number(machine: str, pointer_bytes: int) -> int:
     """Return the number of bpf(2); -1, to which every kernel answers ENOSYS, where it is not known."""
-    return {"x86_64": 321, "aarch64": 280}.get(machine, -1) if pointer_bytes == 8 else -1  # noqa: PLR2004
+    return {"x86_64": 321, "aarch64": 280}.get(machine, -1) if pointer_bytes == 8 else -1  # noqa: PLR2004 -- 64 bits
 
 
 _syscall = ctypes.CDLL(None, use_errno=True).syscall
@@ -131,7 +131,7 @@ def query(directory_fd: int, *, effective: bool) -> tuple[int, ...]:
     return _query_failed(directory_fd, effective, ctypes.get_errno())
 
 
-def _query_failed(directory_fd: int, effective: bool, error: int) -> tuple[int, ...]:  # noqa: FBT001
+def _query_failed(directory_fd: int, effective: bool, error: int) -> tuple[int, ...]:  # noqa: FBT001 -- one caller, in this order
     """Ask again with a larger buffer where that is the cure, else raise."""
     attribute = _QueryAttribute(
         target_fd=directory_fd, attach_type=_CGROUP_DEVICE, query_flags=effective, prog_cnt=_query.prog_cnt

@@ -164,7 +164,7 @@ class DevicesV2(Hierarchy):
 
     def _sign(self, control_group: str, kept: _Kept) -> _Sign:
         # kernfs counts two links and one for each control group below.
-        if os.fstat(kept.directory).st_nlink == 3:  # noqa: PLR2004
+        if os.fstat(kept.directory).st_nlink == 3:  # noqa: PLR2004 -- see above
             payload = self._payload(control_group, kept)
             if payload is not None:
                 with self._open(payload) as directory:

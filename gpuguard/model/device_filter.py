@@ -50,8 +50,13 @@ class DeviceFilter:
 
     def __str__(self) -> str:
         """Name it for people."""
-        whose = {Owner.SYSTEMD: "systemd's program", Owner.RUNTIME: "the runtime's program"}.get(self.owner, "program")
-        return f"{whose} {self.program} on {self.control_group}"
+        return named(self.owner, self.program, self.control_group)
+
+
+def named(owner: Owner, program: int, control_group: str) -> str:
+    """Name a program for people."""
+    whose = {Owner.SYSTEMD: "systemd's program", Owner.RUNTIME: "the runtime's program"}.get(owner, "program")
+    return f"{whose} {program} on {control_group}"
 
 
 # Most containers of a node have one of a few lists.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Optional
 
-from gpuguard.model.device_filter import DeviceFilter, Owner
+from gpuguard.model.device_filter import DeviceFilter, Owner, named
 from gpuguard.model.plan import Plan
 from gpuguard.model.rule import Rule
 from gpuguard.model.status import ContainerStatus, NodeStatus
@@ -26,8 +26,7 @@ class Denier:
         """Name it for people."""
         if self.program is None:
             return self.control_group
-        whose = {Owner.SYSTEMD: "systemd's program", Owner.RUNTIME: "the runtime's program"}.get(self.owner, "program")
-        return f"{whose} {self.program} on {self.control_group}"
+        return named(self.owner, self.program, self.control_group)
 
 
 @dataclass(frozen=True)

@@ -354,7 +354,7 @@ class TestChange:
 
     @pytest.mark.invariant(10)
     def test_to_programs_that_need_much_memory(self, tree: Tree, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Instructions of those that are asked again and again, and rules of the others: kept, but not of any number."""
+        """Instructions of those that are asked again and again, rules of the others: kept, but not of any number."""
         tree.make(SCOPE)
         many = shapes.runc(rules(*(f"c 195:{number} rw" for number in range(50))))
         for code, size in ((ALL_BUT_ONE, len(ALL_BUT_ONE)), (many, 50 * devices_v2._RULE_BYTES)):
