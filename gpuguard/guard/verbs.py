@@ -66,7 +66,7 @@ def find(guard: Guard, name: str) -> Scope:
 
 
 async def repair(guard: Guard, watch: Watch, names: Sequence[str], *, dry_run: bool) -> RepairReport:
-    """Look at the named scopes, or at all, then repair whatever the back-off says, and tell what came of it.
+    """Look at the named scopes, or at all, then repair whatever was tried before, and tell what came of it.
 
     In a dry run, of a guard that does not enforce, tell what would come of it. Raises NotFoundError before
     anything is done.
@@ -78,7 +78,7 @@ async def repair(guard: Guard, watch: Watch, names: Sequence[str], *, dry_run: b
         if scope.state is None:
             continue
         before = None if dry_run else await _seen(onlooker, scope)
-        scope.backoff.until = 0.0
+        scope.backoff.until, scope.futile = 0.0, None
         scope.deeds.clear()
         await watch.looked(scope.target.control_group)
         writable = guard.parts.devices.writable

@@ -134,6 +134,20 @@ class TestRepair:
         await ask(post, verb="repair", names=[scope.name])
         assert GPU0 in scope.rules().text()
 
+    async def test_tries_again_what_was_in_vain(self, sim: SimNode, station: Station) -> None:
+        """An operator who has cured something that gpuguard cannot see need not restart anything."""
+        drop_in = sim.path("/etc/systemd/system/docker-.scope.d/90-site.conf")
+        drop_in.parent.mkdir(parents=True)
+        drop_in.write_text("[Scope]\nDeviceAllow=\nDeviceAllow=/dev/null rwm\n")
+        scope = sim.scope(hook_rules=[GPU0])
+        account = Account(sim, scope)
+        post = await station(sim)
+        await post.until(lambda: post.events("declare_failed"), "it was not told")
+        await post.rounds(3)
+        assert len(account.declared()) == 1
+        await ask(post, verb="repair", names=[scope.name])
+        assert len(account.declared()) == 2
+
     async def test_tells_what_could_not_be_done(self, sim: SimNode, station: Station) -> None:
         """What is left to do is an error with the reason."""
         scope = sim.scope(hook_rules=["c *:7 rw"])
