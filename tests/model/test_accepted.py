@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuguard.errors import ProgramError
+from gpuguard.model import accepted as module
 from gpuguard.model.accepted import accepted, accepted_code
 from gpuguard.model.device_program import Program, decode
 from gpuguard.model.evaluate import permits
@@ -113,10 +114,11 @@ class TestNeverAsked:
         given = ("c 195:0 rw", "c 195:1 m", "c 195:2 rwm")
         assert accepted_code(self.overlapping(*given)) == RuleSet.of(*given)
 
-    def test_mknod_given_for_all_is_given_for_each(self) -> None:
+    @pytest.mark.parametrize("wider", ["c *:* m", "c 195:* m", "c *:0 m"])
+    def test_mknod_given_for_all_is_given_for_each(self, wider: str) -> None:
         """The program tests its rules in any order; a device with all access keeps it behind `c *:* m`."""
-        assert accepted_code(self.overlapping("c *:* m", "c 195:0 rwm")) == RuleSet.of("c *:* m", "c 195:0 rwm")
-        assert accepted_code(self.overlapping("c 195:0 rwm", "c *:* m")) == RuleSet.of("c *:* m", "c 195:0 rwm")
+        assert accepted_code(self.overlapping(wider, "c 195:0 rwm")) == RuleSet.of(wider, "c 195:0 rwm")
+        assert accepted_code(self.overlapping("c 195:0 rwm", wider)) == RuleSet.of(wider, "c 195:0 rwm")
 
     def test_but_not_where_it_is_asked(self) -> None:
         """A rule for reading alone lets an open for both pass there: no rule says that."""
@@ -148,6 +150,15 @@ class TestRefusals:
         """A program of denials, as runc makes for a list that begins with "allow all"."""
         with pytest.raises(ProgramError, match="denies some of"):
             accepted(decode(runc(rules("c 195:0 rwm"), allow=False)))
+
+    @pytest.mark.invariant(10)
+    def test_too_many_rules(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Lists are compared rule by rule: a longer one than any runtime makes is not taken."""
+        monkeypatch.setattr(module, "MAX_RULES", 3)
+        three = rules(*(f"c 195:{minor} rw" for minor in range(3)))
+        assert accepted(decode(runc(three))) == RuleSet(frozenset(three))
+        with pytest.raises(ProgramError, match="too many rules: 4"):
+            accepted(decode(runc([*three, Rule.parse("c 1:3 rwm")])))
 
     def test_an_access_without_its_parts(self) -> None:
         """A program that allows rw together and not r alone is not a list of rules."""
