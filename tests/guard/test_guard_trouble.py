@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
 import pytest
 from dbus_next.signature import Variant
 
+from gpuguard.guard.mend import Deed, Mender, Target
 from gpuguard.kernel.devices_v1 import SHIELD
 from gpuguard.model.rule import Rule
 from gpuguard.model.state import State
+from gpuguard.model.unit import DeviceAllow
 from gpuguard.systemd import manager as systemd
 from tests.guard.account import Account
 from tests.guard.conftest import Station
@@ -173,6 +175,30 @@ class TestSystemd:
         drop_in.unlink()
         sim.daemon_reload()
         await post.becomes(scope, State.PROTECTED)
+        assert GPU0 in scope.rules().text()
+
+    async def test_a_declaration_that_was_undone_at_once_is_made_again(
+        self, sim: SimNode, station: Station, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Another program that has systemd forget all devices in the same moment is not systemd's last word."""
+        scope = sim.scope(hook_rules=[GPU0])
+        declare = Mender.declare
+        deeds: list[Deed] = []
+
+        async def disturbed(
+            self: Mender, target: Target, entries: tuple[DeviceAllow, ...], lost: Iterable[Rule] = ()
+        ) -> Deed:
+            deeds.append(await declare(self, target, entries, lost))
+            if len(deeds) == 1:
+                await asyncio.to_thread(sim.set_property, scope.name, "DeviceAllow", Variant("a(ss)", []))
+            return deeds[-1]
+
+        monkeypatch.setattr(Mender, "declare", disturbed)
+        account = Account(sim, scope)
+        post = await station(sim)
+        await post.becomes(scope, State.PROTECTED)
+        assert [deed.error for deed in deeds] == [None, None]
+        assert len(account.declared()) == 2
         assert GPU0 in scope.rules().text()
 
     async def test_a_drop_in_that_was_deleted_is_made_again(self, sim: SimNode, station: Station) -> None:
