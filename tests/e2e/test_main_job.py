@@ -118,7 +118,9 @@ def test_lost_devices_come_back_and_stay(engine: Engine, prober: Prober, launch:
 
             assert denied_after(prober, container, trigger.within) == [], guard.events(scope=container.scope)
             guard.await_state(container.scope, "protected")
-            assert guard.total("gpuguard_drift_total", kind="lost") == number + 1
+            # systemd may write again after a reexec, between the repair and the declaration.
+            assert len(guard.events("lost", scope=container.scope)) in {1, 2}
+            assert guard.total("gpuguard_drift_total", kind="lost") == len(guard.events("lost"))
             repaired.check()
             repaired.add(container)
 

@@ -7,6 +7,7 @@ import json
 import re
 import shutil
 import subprocess
+import urllib.error
 import urllib.request
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -126,8 +127,12 @@ async def _wait_until(address: str, path: str, wanted: Callable[[Any], bool]) ->
 
 
 def _get(url: str) -> Any:  # noqa: ANN401 - what JSON can hold
-    with urllib.request.urlopen(url, timeout=PATIENCE) as answer:  # noqa: S310 - always http
-        return json.load(answer)["data"]
+    try:
+        with urllib.request.urlopen(url, timeout=PATIENCE) as answer:  # noqa: S310 - always http
+            return json.load(answer)["data"]
+    except urllib.error.HTTPError as error:
+        error.close()  # it is an answer as well
+        raise
 
 
 def _healthy(targets: dict[str, Any]) -> bool:
