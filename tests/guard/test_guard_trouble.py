@@ -9,6 +9,7 @@ from contextlib import contextmanager
 import pytest
 from dbus_next.signature import Variant
 
+from gpuguard.errors import BusError
 from gpuguard.guard.mend import Deed, Mender, Target
 from gpuguard.kernel.devices_v1 import SHIELD
 from gpuguard.model.rule import Rule
@@ -200,6 +201,26 @@ class TestSystemd:
         assert [deed.error for deed in deeds] == [None, None]
         assert len(account.declared()) == 2
         assert GPU0 in scope.rules().text()
+
+    @pytest.mark.invariant(8)
+    async def test_what_systemd_refuses_is_not_asked_again(
+        self, sim: SimNode, station: Station, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """A refusal is told once, with systemd's words, and nothing is tried while systemd knows the same."""
+        asked: list[str] = []
+
+        async def refuse(_: systemd.Manager, unit: str, entries: tuple[DeviceAllow, ...]) -> None:
+            asked.append(f"{unit} {entries[0]}")
+            raise BusError("Unit is masked")
+
+        monkeypatch.setattr(systemd.Manager, "allow_devices", refuse)
+        scope = sim.scope(hook_rules=[GPU0])
+        post = await station(sim)
+        await post.until(lambda: post.events("declare_failed"), "it was not told")
+        await post.rounds(5)
+        assert asked == [f"{scope.name} {ENTRY}"]
+        assert "systemd refuses: Unit is masked" in post.events("declare_failed")[0]["reason"]
+        assert post.state(scope) is State.AT_RISK
 
     async def test_a_drop_in_that_was_deleted_is_made_again(self, sim: SimNode, station: Station) -> None:
         """A container whose declaration was deleted from disk is at risk, and is declared again."""
