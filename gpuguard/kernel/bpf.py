@@ -176,7 +176,7 @@ def _read(fd: int, program_id: int) -> DeviceProgram:
         raise CgroupUnreadableError(f"device program {program_id}: the kernel hides its instructions: {_PRIVILEGE}")
     if size > _MOST_INSTRUCTIONS * _INSTRUCTION_BYTES:
         long = f"{size // _INSTRUCTION_BYTES} instructions, and gpuguard follows up to {_MOST_INSTRUCTIONS}"
-        raise CgroupUnreadableError(f"device program {program_id}: has {long}")
+        raise CgroupUnreadableError(f"device program {program_id} cannot be followed: {long}")
     code = ctypes.create_string_buffer(size)
     dump = _info(fd, program_id, code)
     raw = code.raw

@@ -214,7 +214,8 @@ class DevicesV2(Hierarchy):
                 filters.append(self._filter(group, program_id, candidates))
                 rules = both(rules, filters[-1].rules)
             if len(rules) > _MOST_RULES:
-                raise CgroupUnreadableError(f"{sign.group}: its device programs come down to too many rules together")
+                what = "its device programs cannot be followed: they come down to too many rules together"
+                raise CgroupUnreadableError(f"{sign.group}: {what}")
         return rules, tuple(filters)
 
     def _in_force(self, sign: _Sign) -> Iterator[tuple[str, int]]:

@@ -37,7 +37,9 @@ class Effort:
     def spend(self) -> Iterator[None]:
         """Count the block as a part of the look. Raises CgroupUnreadableError when no more may be spent."""
         if self._resting or self._spent > _MOST:
-            raise CgroupUnreadableError(f"{self._control_group}: its device programs take too long to follow")
+            raise CgroupUnreadableError(
+                f"{self._control_group}: its device programs cannot be followed: they take too long"
+            )
         begin = time.thread_time()
         try:
             yield
