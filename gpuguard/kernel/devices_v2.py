@@ -8,6 +8,7 @@ from __future__ import annotations
 import errno
 import functools
 import os
+import resource
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -114,6 +115,12 @@ class DevicesV2(Hierarchy):
                 raise
             except ProgramGoneError:
                 continue
+            except CgroupUnreadableError as error:
+                if not _out_of_descriptors(error) or len(self._kept) == 1:
+                    raise
+                self.close()
+                kept = self._keep(control_group)
+                continue
             if unchanged:
                 kept.sign, kept.asked, kept.seen = sign, candidates, seen
                 return seen
@@ -152,10 +159,13 @@ class DevicesV2(Hierarchy):
     def _keep(self, control_group: str) -> _Kept:
         kept = self._kept.get(control_group)
         if kept is None:
+            # Half of them are for all else that is opened.
+            if len(self._kept) >= resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2:
+                self.close()
             try:
                 directory = self._opened(control_group)
             except CgroupUnreadableError as error:
-                if getattr(error.__cause__, "errno", None) != errno.EMFILE:
+                if not _out_of_descriptors(error):
                     raise
                 self.close()
                 directory = self._opened(control_group)
@@ -258,6 +268,10 @@ class DevicesV2(Hierarchy):
             known = self._programs[program_id] = _Program(owner, rules, b"" if rules is not None else read.code)
             self._bytes += len(known.code) + _RULE_BYTES * len(rules or ())
         return known
+
+
+def _out_of_descriptors(error: CgroupUnreadableError) -> bool:
+    return getattr(error.__cause__, "errno", None) == errno.EMFILE
 
 
 def _owner(told: Owner, group: str) -> Owner:

@@ -431,15 +431,26 @@ class TestKept:
 
     @pytest.mark.invariant(10)
     def test_are_no_more_than_there_may_be(self, tree: Tree) -> None:
-        """With too few descriptors for all groups it goes on, and slower."""
+        """With too few descriptors for all groups it goes on, and slower; also where a program is new."""
         groups = [tree.make(f"/docker-{number}.scope") for number in range(40)]
+        with lab.program(shapes.runc(rules(NULL))) as loaded:
+            for group in groups:
+                lab.attach(tree.path(group), loaded.fd)
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
         highest = max(map(int, os.listdir("/proc/self/fd")))  # noqa: PTH208
         resource.setrlimit(resource.RLIMIT_NOFILE, (highest + 20, hard))
         try:
-            assert all(tree.devices.read(group).rules == RuleSet(unrestricted=True) for group in groups)
+            assert all(tree.lines(group) == {NULL} for group in groups)
         finally:
             resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+    @pytest.mark.invariant(10)
+    def test_leave_half_of_them_for_all_else(self, tree: Tree, monkeypatch: pytest.MonkeyPatch) -> None:
+        """The bus, the ledger and the rounds of the clock need some, too."""
+        monkeypatch.setattr(resource, "getrlimit", lambda _: (8, 8))
+        for number in range(9):
+            tree.devices.read(tree.make(f"/docker-{number}.scope", NULL))
+            assert len(tree.devices._kept) <= 4
 
 
 class TestUntouched:
