@@ -252,7 +252,8 @@ class Guard:
             futile=scope.futile,
             second_look=second_look,
         )
-        if not (verdict.at_risk or verdict.lost):
+        known = look.effective is not None and look.declared is not None
+        if known and not (verdict.at_risk or verdict.lost):
             scope.futile = None
         if look.effective is not None and not verdict.lost:
             self._whole(scope, look.at)

@@ -106,6 +106,21 @@ class TestUnknown:
         await post.becomes(scope, State.AT_RISK)
         assert [len(post.events(kind)) for kind in ("lost", "repaired")] == [1, 1]
 
+    async def test_what_was_in_vain_stays_so(self, sim: SimNode, station: Station) -> None:
+        """A list that cannot be read for a while is no reason to try again what systemd was told in vain."""
+        drop_in = sim.path("/etc/systemd/system/docker-.scope.d/90-site.conf")
+        drop_in.parent.mkdir(parents=True)
+        drop_in.write_text("[Scope]\nDeviceAllow=\nDeviceAllow=/dev/null rwm\n")
+        scope = sim.scope(hook_rules=[GPU0])
+        account = Account(sim, scope)
+        post = await station(sim)
+        await post.until(lambda: post.events("declare_failed"), "it was not told")
+        with listing(scope, "nonsense\n"):
+            await post.becomes(scope, State.OPAQUE)
+        await post.becomes(scope, State.AT_RISK)
+        await post.rounds(2)
+        assert len(account.declared()) == 1
+
     async def test_no_filter_for_a_while_teaches_nothing(self, sim: SimNode, station: Station) -> None:
         """A container whose filter goes is unrestricted, keeps its entitlement, and is not touched."""
         scope = sim.scope(hook_rules=[GPU0])
