@@ -10,8 +10,9 @@ from pathlib import PurePosixPath
 from typing import Optional
 
 from gpuguard.errors import BusError, CgroupGoneError, CgroupUnreadableError, GpuguardError, LedgerError
+from gpuguard.guard import act
 from gpuguard.guard.backoff import Backoff
-from gpuguard.guard.mend import Deed, Target
+from gpuguard.guard.mend import Target
 from gpuguard.guard.observe import SystemdView
 from gpuguard.guard.parts import Parts, Policy
 from gpuguard.guard.scope import Outage, Scope
@@ -117,17 +118,17 @@ class Guard:
                 break
             self._judge(scope, look, entitled, second_look=second_look)
             if scope.plan.write and same_run:
-                if not await self._write(scope):
+                if not await act.write(self.parts, self.policy, scope):
                     break
                 # Once is enough: an answer comes after the next reload of several in a row, which takes it all again.
                 ask, second_look = not asked, False
             elif ask or scope.plan.write or (scope.plan.declare and _old(scope)):
-                await self._ask_systemd(scope)
+                await act.ask_systemd(self.parts, scope)
                 ask, asked, same_run = False, True, True
             elif scope.plan.look_again:
                 await asyncio.sleep(_SECOND_LOOK)
                 second_look = True
-            elif await self._declare(scope):
+            elif await act.declare(self.parts, self.policy, scope):
                 second_look = False
             else:
                 break
@@ -178,7 +179,7 @@ class Guard:
             return False
         if not self.parts.devices.as_made(scope.target.control_group, rules):
             return False
-        await self._ask_systemd(scope)
+        await act.ask_systemd(self.parts, scope)
         scope.seen = None  # of what is not known the next round looks at once more
         return not (scope.view and scope.view.invocation)
 
@@ -274,67 +275,7 @@ class Guard:
         if not entitled.struck:
             self._keep(scope, replace(entitled, struck=True))
 
-    async def _ask_systemd(self, scope: Scope) -> None:
-        scope.view = await self.parts.observer.view(scope.target.unit, scope.target.control_group)
-        scope.viewed_at = time.monotonic()
-
-    async def _write(self, scope: Scope) -> bool:
-        """Write back what is lost; return whether all of it is in force. If not, the next look tries again."""
-        if not self._may_act(scope):
-            return False
-        scope.deeds += [f"write {rule}" for rule in scope.plan.write]
-        deed = await self.parts.mender.write(scope.target, scope.plan.write)
-        if not _after_a_rewrite(scope):
-            scope.backoff.repaired(time.monotonic())
-        self._done(scope, deed)
-        return deed.error is None
-
-    async def _declare(self, scope: Scope) -> bool:
-        """Declare, and ask systemd what it has now: the same is not tried again in vain while that does not change."""
-        if not scope.plan.declare or not self._may_act(scope):
-            return False
-        if not scope.deeds:  # what follows a write is a part of the same repair
-            scope.backoff.repaired(time.monotonic())
-        scope.deeds += [f"declare {entry}" for entry in scope.plan.declare]
-        lost = scope.verdict.lost - scope.verdict.blocked if scope.verdict is not None else ()
-        deed = await self.parts.mender.declare(scope.target, scope.plan.declare, lost)
-        self._done(scope, deed)
-        await self._ask_systemd(scope)
-        in_vain = deed.answered and (deed.refused or not _forgotten(scope))
-        scope.futile = scope.view.declared if in_vain and scope.view is not None else None
-        return True
-
-    def _may_act(self, scope: Scope) -> bool:
-        if not self.policy.enforce:
-            self.parts.recorder.observed(scope)
-            return False
-        if not scope.backoff.may_repair(time.monotonic()):
-            self.parts.recorder.refused(scope)
-            return False
-        return True
-
-    def _done(self, scope: Scope, deed: Deed) -> None:
-        scope.error = deed.error
-        self.parts.recorder.done(scope, deed)
-
-
-def _forgotten(scope: Scope) -> bool:
-    """Whether systemd has forgotten what it was just told: somebody else had it do so, and it is worth another try."""
-    if scope.view is None or scope.view.declared is None or scope.verdict is None:
-        return False
-    told = scope.verdict.at_risk - frozenset(scope.plan.undeclarable)
-    return bool(scope.view.declared.memory.missing(told))
-
 
 def _old(scope: Scope) -> bool:
     """Whether systemd's answer is too old to declare anything upon."""
     return time.monotonic() - scope.viewed_at > _OLD_VIEW
-
-
-def _after_a_rewrite(scope: Scope) -> bool:
-    """Whether this is the first write after one of systemd's own rewrites: however many there are, that is no fight."""
-    cause = scope.outage.cause if scope.outage is not None else None
-    if cause is None or cause.since is None or cause == scope.made_good:
-        return False
-    scope.made_good = cause
-    return True

@@ -31,7 +31,8 @@ class Service(Gpuguard):
             self.node.path(f"{_UNITS}/{name}").write_text((ROOT / "systemd" / name).read_text(encoding="utf-8"))
         drop_in = self.node.path(f"{_UNITS}/gpuguard.service.d/test.conf")
         drop_in.parent.mkdir(exist_ok=True)
-        drop_in.write_text(f"[Service]\n{settings}\n")
+        # A source tree below /tmp would be out of its sight.
+        drop_in.write_text(f"[Service]\nBindReadOnlyPaths={ROOT}\n{settings}\n")
         self.node.run(["systemctl", "daemon-reload"])
 
     def start(self, *options: str) -> Service:

@@ -19,6 +19,7 @@ from tests.guard.conftest import patient
 from tests.kernel.groups import Groups
 from tests.lab.sim.node import SimNode
 from tests.lab.sim.scope import SimScope
+from tests.model.looks import rules
 from tests.report.support import until
 
 GPU0, GPU1, NULL = "c 195:0 rw", "c 195:1 rw", "c 1:3 rwm"
@@ -183,6 +184,14 @@ class TestDeclare:
         deed = await declaring
         assert deed.error == f"{tree.scope}: not in force after declaring: c 1:3 rwm"
         assert deed.answered
+
+    @pytest.mark.invariant(3)
+    async def test_what_was_to_come_back_and_did_not_is_a_failure(self, it: Declaring) -> None:
+        """Where systemd alone can give back, as on cgroup v2: what it was told for must be in force afterwards."""
+        lost = rules("c 195:7 rw")
+        deed = await it.mender.declare(it.target, ENTRIES, lost)
+        assert deed.error == f"{it.target.control_group}: not in force after declaring: c 195:7 rw"
+        assert (await it.mender.declare(it.target, ENTRIES, RULES)).error is None
 
     async def test_a_shield_that_somebody_uses(self, it: Declaring) -> None:
         """A shield that cannot be removed is told; the declaration stands."""

@@ -1,0 +1,75 @@
+"""What a look at one scope may lead to: ask systemd, write back, declare. Each is told to the recorder."""
+
+from __future__ import annotations
+
+import time
+
+from gpuguard.guard.mend import Deed
+from gpuguard.guard.parts import Parts, Policy
+from gpuguard.guard.scope import Scope
+
+
+async def ask_systemd(parts: Parts, scope: Scope) -> None:
+    """Ask systemd what it would write."""
+    scope.view = await parts.observer.view(scope.target.unit, scope.target.control_group)
+    scope.viewed_at = time.monotonic()
+
+
+async def write(parts: Parts, policy: Policy, scope: Scope) -> bool:
+    """Write back what is lost; return whether all of it is in force. If not, the next look tries again."""
+    if not _may_act(parts, policy, scope):
+        return False
+    scope.deeds += [f"write {rule}" for rule in scope.plan.write]
+    deed = await parts.mender.write(scope.target, scope.plan.write)
+    if not _after_a_rewrite(scope):
+        scope.backoff.repaired(time.monotonic())
+    _done(parts, scope, deed)
+    return deed.error is None
+
+
+async def declare(parts: Parts, policy: Policy, scope: Scope) -> bool:
+    """Declare, and ask systemd what it has now: the same is not tried again in vain while that does not change."""
+    if not scope.plan.declare or not _may_act(parts, policy, scope):
+        return False
+    if not scope.deeds:  # what follows a write is a part of the same repair
+        scope.backoff.repaired(time.monotonic())
+    scope.deeds += [f"declare {entry}" for entry in scope.plan.declare]
+    lost = scope.verdict.lost - scope.verdict.blocked if scope.verdict is not None else ()
+    deed = await parts.mender.declare(scope.target, scope.plan.declare, lost)
+    _done(parts, scope, deed)
+    await ask_systemd(parts, scope)
+    in_vain = deed.answered and (deed.refused or not _forgotten(scope))
+    scope.futile = scope.view.declared if in_vain and scope.view is not None else None
+    return True
+
+
+def _may_act(parts: Parts, policy: Policy, scope: Scope) -> bool:
+    if not policy.enforce:
+        parts.recorder.observed(scope)
+        return False
+    if not scope.backoff.may_repair(time.monotonic()):
+        parts.recorder.refused(scope)
+        return False
+    return True
+
+
+def _done(parts: Parts, scope: Scope, deed: Deed) -> None:
+    scope.error = deed.error
+    parts.recorder.done(scope, deed)
+
+
+def _forgotten(scope: Scope) -> bool:
+    """Whether systemd has forgotten what it was just told: somebody else had it do so, and it is worth another try."""
+    if scope.view is None or scope.view.declared is None or scope.verdict is None:
+        return False
+    told = scope.verdict.at_risk - frozenset(scope.plan.undeclarable)
+    return bool(scope.view.declared.memory.missing(told))
+
+
+def _after_a_rewrite(scope: Scope) -> bool:
+    """Whether this is the first write after one of systemd's own rewrites: however many there are, that is no fight."""
+    cause = scope.outage.cause if scope.outage is not None else None
+    if cause is None or cause.since is None or cause == scope.made_good:
+        return False
+    scope.made_good = cause
+    return True
