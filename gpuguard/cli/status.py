@@ -192,7 +192,8 @@ def _rows(container: ContainerStatus) -> Iterator[list[Cell]]:
     """Yield a row for each group of devices that stand alike; the container is named in the first."""
     groups: dict[tuple[Optional[bool], Optional[bool]], list[str]] = {}
     for device in container.devices:
-        groups.setdefault((device.effective, device.declared), []).append(_device_name(device))
+        kept = device.declared and not device.blocked
+        groups.setdefault((device.effective, kept), []).append(_device_name(device))
     head = [
         state_cell(container.state),
         Cell(_name(container) or _NONE),
@@ -201,8 +202,8 @@ def _rows(container: ContainerStatus) -> Iterator[list[Cell]]:
     ]
     if not groups:
         yield [*head, Cell(_NONE), Cell(_NONE), Cell(_NONE)]
-    for (effective, declared), names in groups.items():
-        after = _TOO_EARLY if container.state is State.SETTLING and not declared else _ANSWERS[declared]
+    for (effective, kept), names in groups.items():
+        after = _TOO_EARLY if container.state is State.SETTLING and not kept else _ANSWERS[kept]
         yield [*head, _ANSWERS[effective], after, Cell(" ".join(names))]
         head = [Cell("")] * len(head)
 

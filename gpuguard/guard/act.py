@@ -7,6 +7,7 @@ import time
 from gpuguard.guard.mend import Deed
 from gpuguard.guard.parts import Parts, Policy
 from gpuguard.guard.scope import Scope
+from gpuguard.model.rule import Rule
 
 
 async def ask_systemd(parts: Parts, scope: Scope) -> None:
@@ -34,13 +35,19 @@ async def declare(parts: Parts, policy: Policy, scope: Scope) -> bool:
     if not scope.deeds:  # what follows a write is a part of the same repair
         scope.backoff.repaired(time.monotonic())
     scope.deeds += [f"declare {entry}" for entry in scope.plan.declare]
-    lost = scope.verdict.lost - scope.verdict.blocked if scope.verdict is not None else ()
-    deed = await parts.mender.declare(scope.target, scope.plan.declare, lost)
+    deed = await parts.mender.declare(scope.target, scope.plan.declare, _curable(scope))
     _done(parts, scope, deed)
     await ask_systemd(parts, scope)
     in_vain = deed.answered and (deed.refused or not _forgotten(scope))
     scope.futile = scope.view.declared if in_vain and scope.view is not None else None
     return True
+
+
+def _curable(scope: Scope) -> frozenset[Rule]:
+    """Return what is lost and must be in force after a declaration."""
+    if scope.verdict is None:
+        return frozenset()
+    return scope.verdict.lost - scope.verdict.blocked - frozenset(scope.plan.undeclarable)
 
 
 def _may_act(parts: Parts, policy: Policy, scope: Scope) -> bool:

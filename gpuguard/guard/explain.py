@@ -130,7 +130,8 @@ class _Comparer:
         return tuple(self._denier(entry) for entry in denying(self._filters, rule))
 
     def _denier(self, entry: DeviceFilter) -> Denier:
-        return Denier(entry.control_group, entry.program, entry.owner, of_systemd(entry, self._group))
+        curable = entry in of_systemd(self._filters, self._group)
+        return Denier(entry.control_group, entry.program, entry.owner, curable)
 
     def _after_reload(self, rule: Rule, denied_by: tuple[Denier, ...]) -> Optional[bool]:
         if self._parts.devices.writable:

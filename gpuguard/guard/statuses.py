@@ -57,6 +57,7 @@ def _device(scope: Scope, rule: Rule, node_of: Callable[[Rule], Optional[str]]) 
         entitled_by=LEDGER,
         effective=None if scope.effective is None else scope.effective.covers(rule),
         declared=None if declared is None else declared.covers(rule),
+        blocked=scope.verdict is not None and rule in scope.verdict.blocked,
     )
 
 

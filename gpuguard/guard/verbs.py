@@ -122,11 +122,17 @@ def planned(scope: Scope, *, writable: bool) -> Repair:
     after = now
     if verdict is not None and deeds:
         cured = verdict.lost <= set(plan.write) if writable else bool(plan.declare) and not verdict.blocked
-        declared = not verdict.at_risk or (plan.declare and plan.hindrance is None)
+        declared = not verdict.at_risk or (plan.declare and plan.hindrance is None and not _overruled(scope))
         if cured:
             after = State.PROTECTED if declared else State.AT_RISK
     error = None if after in WELL else scope.reason or f"would still be {after.value}"
     return Repair(scope.target.unit, scope.container.id, now, after, tuple(deeds), error)
+
+
+def _overruled(scope: Scope) -> bool:
+    """Whether files on disk take away what systemd has in memory: they would do so to a declaration as well."""
+    declared = scope.view.declared if scope.view is not None else None
+    return declared is not None and declared.disk is not None and bool(declared.disk.missing(declared.memory))
 
 
 def release(guard: Guard, host: Host, name: str, devices: Sequence[str]) -> ReleaseReport:

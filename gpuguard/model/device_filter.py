@@ -83,9 +83,14 @@ def own(filters: Iterable[DeviceFilter], control_group: str) -> tuple[DeviceFilt
     )
 
 
-def of_systemd(entry: DeviceFilter, control_group: str) -> bool:
-    """Whether a program is, or may be, the one that systemd replaces when the unit of this control group changes."""
-    return entry.control_group == control_group and entry.owner is not Owner.RUNTIME
+def of_systemd(filters: Iterable[DeviceFilter], control_group: str) -> tuple[DeviceFilter, ...]:
+    """Return the programs that systemd replaces when the unit of this control group changes.
+
+    Where none is known to be systemd's, those that may be.
+    """
+    there = [entry for entry in filters if entry.control_group == control_group]
+    known = tuple(entry for entry in there if entry.owner is Owner.SYSTEMD)
+    return known or tuple(entry for entry in there if entry.owner is Owner.UNKNOWN)
 
 
 def given(filters: Iterable[DeviceFilter], control_group: str) -> Optional[RuleSet]:
@@ -95,7 +100,9 @@ def given(filters: Iterable[DeviceFilter], control_group: str) -> Optional[RuleS
     container's own work: there (crun) its cgroup namespace begins, so that a program of its own can replace the
     runtime's, and systemd's, above, is the one that it cannot reach.
     """
-    others = [entry for entry in filters if not of_systemd(entry, control_group)]
+    filters = tuple(filters)
+    systemds = of_systemd(filters, control_group)
+    others = [entry for entry in filters if entry not in systemds]
     if not any(entry.owner is Owner.RUNTIME and entry.control_group == control_group for entry in others):
         return None
     return accepted_by_all(others)

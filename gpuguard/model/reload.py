@@ -43,8 +43,9 @@ def in_force_v2(
     written = _written(rule, declared)
     if filters is None:
         return None if written else written
-    deniers = denying(filters, rule)
-    staying = [entry for entry in deniers if not of_systemd(entry, control_group)]
+    filters = tuple(filters)
+    deniers, systemds = denying(filters, rule), of_systemd(filters, control_group)
+    staying = [entry for entry in deniers if entry not in systemds]
     if any(entry.exact or asked for entry in staying):
         return False
     if not written:

@@ -11,13 +11,17 @@ from gpuguard.model.state import State
 
 @dataclass(frozen=True)
 class DeviceStatus:
-    """One entitled device rule. `effective` and `declared` are None when that cannot be told."""
+    """One entitled device rule. `effective` and `declared` are None when that cannot be told.
+
+    `blocked`: a program that is not systemd's denies it, now and after a reload.
+    """
 
     rule: Rule
     node: Optional[str]
     entitled_by: str
     effective: Optional[bool]
     declared: Optional[bool]
+    blocked: bool = False
 
 
 @dataclass(frozen=True)

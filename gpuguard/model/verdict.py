@@ -88,7 +88,8 @@ def _state(look: Observation, entitled: Entitlement, lost: Rules, at_risk: Rules
 
 def _blocking(look: Observation, rule: Rule) -> list[DeviceFilter]:
     """Return the programs that deny a rule and are not replaced when systemd writes the scope's program."""
-    return [entry for entry in denying(look.filters, rule) if not of_systemd(entry, look.control_group)]
+    systemds = of_systemd(look.filters, look.control_group)
+    return [entry for entry in denying(look.filters, rule) if entry not in systemds]
 
 
 def _why_lost(look: Observation, lost: Rules) -> Optional[str]:

@@ -119,6 +119,13 @@ def test_nothing_is_claimed_of_the_next_reload_while_a_container_settles() -> No
     ]
 
 
+def test_what_is_blocked_stays_denied_after_a_reload() -> None:
+    """What systemd writes does not matter where another program denies."""
+    blocked = replace(device(0, effective=False), blocked=True)
+    lines = people(node(container("trainer", State.LOST, blocked))).splitlines()
+    assert lines[3].split()[-3:] == ["DENIED", "DENIED", "nvidia0"]
+
+
 def test_containers_without_a_filter_are_counted_and_shown_on_demand() -> None:
     """A privileged container has nothing to guard: it is not in the way, and not concealed either."""
     both = node(container("trainer", State.PROTECTED, device()), container("root", State.UNRESTRICTED))

@@ -6,22 +6,36 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
+from gpuguard.errors import ProgramGoneError
 from gpuguard.kernel import bpf
 from gpuguard.model.accepted import accepted_code
 from gpuguard.model.rule import Rule
 from gpuguard.model.ruleset import RuleSet
 from tests.lab.devices import Device
+from tests.lab.errors import LabError
 from tests.lab.node import Node
+
+_TRIES = 10
 
 
 def rules(cgroup: Path) -> frozenset[str]:
     """Return the rules in force for a container: the kernel's list, or what all its programs accept."""
     if (cgroup / "devices.list").exists():
         return frozenset((cgroup / "devices.list").read_text().splitlines())
+    for _ in range(_TRIES):
+        try:
+            found = _accepted(programs(cgroup, effective=True))
+        except ProgramGoneError:  # replaced meanwhile
+            continue
+        return frozenset(map(str, found)) if not found.unrestricted else frozenset(["a *:* rwm"])
+    raise LabError(f"the programs of {cgroup} change faster than they can be read")
+
+
+def _accepted(numbers: Sequence[int]) -> RuleSet:
     found = RuleSet(unrestricted=True)
-    for number in programs(cgroup, effective=True):
+    for number in numbers:
         found = found.intersection(accepted_code(bpf.program(number).code))
-    return frozenset(map(str, found)) if not found.unrestricted else frozenset(["a *:* rwm"])
+    return found
 
 
 def has(cgroup: Path, device: Device, access: str = "rw") -> bool:

@@ -50,6 +50,13 @@ def test_tell_all_of_a_container() -> None:
     )
 
 
+def test_what_is_blocked_is_told() -> None:
+    """What another program denies stays denied, whatever systemd writes."""
+    blocked = Verdict(State.LOST, "why", lost=rules(GPU0), blocked=rules(GPU0))
+    [status] = statuses([scope(known=entitled(GPU0), declared=DECLARED, verdict=blocked)], node_of)
+    assert [device.blocked for device in status.devices] == [True]
+
+
 @pytest.mark.invariant(4)
 @pytest.mark.parametrize(
     ("effective", "declared", "told"),

@@ -211,6 +211,15 @@ def test_a_plan_s_outcome(writable: bool, verdict: Verdict, plan: Plan, after: O
     assert told.settled == (told.error is None) == (told.after in {State.PROTECTED, State.UNRESTRICTED})
 
 
+def test_a_plan_that_files_on_disk_overrule() -> None:
+    """An administrator's drop-in that takes away what systemd has in memory does so to a declaration, too."""
+    overruled = declaration("/dev/char/195:1 rw", disk=["c 1:3 rwm"])
+    it = made.scope(verdict=Verdict(State.AT_RISK, "why", at_risk=rules(GPU0)), declared=overruled)
+    it.plan = Plan(declare=DECLARE)
+    told = verbs.planned(it, writable=False)
+    assert (told.after, told.error) == (State.AT_RISK, "why")
+
+
 class TestDaemon:
     """What a command asks before it does anything."""
 

@@ -188,6 +188,15 @@ class TestBlocked:
         assert verdict.reason == f"blocked: the runtime's program 11 on {GROUP} denies {GPU0}"
         assert GPU1_ENTRY in sent(seen, known)
 
+    def test_what_stands_beside_systemds_own_is_not_systemds(self) -> None:
+        """Where systemd's program is known, an unknown one on the same scope is somebody else's: it blocks."""
+        seen = look_at(
+            runtime(GPU0, TTY), systemd(GPU0, TTY), unknown(TTY), declared=declaration(TTY_ENTRY, GPU0_ENTRY)
+        )
+        verdict = judge(seen, KNOWN, guarded)
+        assert verdict.reason == f"blocked: program 13 on {GROUP} denies {GPU0}"
+        assert planned(seen, second_look=True).declare == ()
+
     def test_what_may_be_systemds_is_tried(self) -> None:
         """Up to v250 systemd's program has no name."""
         seen = look_at(runtime(GPU0, TTY), unknown(TTY), declared=declaration(TTY_ENTRY))
