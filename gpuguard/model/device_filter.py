@@ -76,11 +76,7 @@ def accepted_by_all(filters: Iterable[DeviceFilter]) -> RuleSet:
 
 def own(filters: Iterable[DeviceFilter], control_group: str) -> tuple[DeviceFilter, ...]:
     """Return those on a control group itself and below it: the container's own, not those of its slices."""
-    return tuple(
-        entry
-        for entry in filters
-        if entry.control_group == control_group or entry.control_group.startswith(control_group + "/")
-    )
+    return tuple(entry for entry in filters if entry.control_group == control_group or _below(entry, control_group))
 
 
 def of_systemd(filters: Iterable[DeviceFilter], control_group: str) -> tuple[DeviceFilter, ...]:
@@ -110,7 +106,11 @@ def given(filters: Iterable[DeviceFilter], control_group: str) -> Optional[RuleS
 
 def without_groups_below(filters: Iterable[DeviceFilter], control_group: str) -> tuple[DeviceFilter, ...]:
     """Return those that are in force on a control group itself, whatever a group below it has."""
-    return tuple(entry for entry in filters if not entry.control_group.startswith(control_group + "/"))
+    return tuple(entry for entry in filters if not _below(entry, control_group))
+
+
+def _below(entry: DeviceFilter, control_group: str) -> bool:
+    return entry.control_group.startswith(control_group + "/")
 
 
 def denying(filters: Iterable[DeviceFilter], rule: Rule) -> tuple[DeviceFilter, ...]:

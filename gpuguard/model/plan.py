@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Optional
 
-from gpuguard.model.device_filter import DeviceFilter, Owner, accepted_by_all, without_groups_below
+from gpuguard.model.device_filter import DeviceFilter, Owner, accepted_by_all, of_systemd, without_groups_below
 from gpuguard.model.entitlement import Entitlement
 from gpuguard.model.observation import Declared, Observation
 from gpuguard.model.rule import Rule
@@ -125,11 +125,8 @@ def _to_be_kept(look: Observation, *, exact: bool) -> frozenset[Rule]:
 
 def _of_systemd(look: Observation) -> list[DeviceFilter]:
     """Return systemd's program there: one with more entries lets through what this one does, and more."""
-    return [
-        entry
-        for entry in look.filters
-        if entry.owner is Owner.SYSTEMD and entry.control_group == look.control_group and entry.exact
-    ]
+    systemds = of_systemd(look.filters, look.control_group)
+    return [entry for entry in systemds if entry.owner is Owner.SYSTEMD and entry.exact]
 
 
 def _rules(entry: DeviceFilter) -> frozenset[Rule]:

@@ -18,6 +18,7 @@ from gpuguard.model.unit import DeviceAllow
 from gpuguard.systemd import manager as systemd
 from tests.guard.account import Account
 from tests.guard.conftest import Station
+from tests.guard.overruling import overrule
 from tests.guard.post import NEVER
 from tests.lab.sim.node import SimNode
 from tests.lab.sim.scope import SimScope
@@ -108,9 +109,7 @@ class TestUnknown:
 
     async def test_what_was_in_vain_stays_so(self, sim: SimNode, station: Station) -> None:
         """A list that cannot be read for a while is no reason to try again what systemd was told in vain."""
-        drop_in = sim.path("/etc/systemd/system/docker-.scope.d/90-site.conf")
-        drop_in.parent.mkdir(parents=True)
-        drop_in.write_text("[Scope]\nDeviceAllow=\nDeviceAllow=/dev/null rwm\n")
+        overrule(sim)
         scope = sim.scope(hook_rules=[GPU0])
         account = Account(sim, scope)
         post = await station(sim)
@@ -176,9 +175,7 @@ class TestSystemd:
     @pytest.mark.invariant(8)
     async def test_an_administrator_s_drop_in_is_not_fought(self, sim: SimNode, station: Station) -> None:
         """Where a drop-in takes away what is declared, one declaration is made, and the container is at risk."""
-        drop_in = sim.path("/etc/systemd/system/docker-.scope.d/90-site.conf")
-        drop_in.parent.mkdir(parents=True)
-        drop_in.write_text("[Scope]\nDeviceAllow=\nDeviceAllow=/dev/null rwm\n")
+        drop_in = overrule(sim)
         scope = sim.scope(hook_rules=[GPU0])
         account = Account(sim, scope)
         post = await station(sim)

@@ -12,6 +12,7 @@ from gpuguard.guard.observe import SystemdObserver, SystemdView
 from gpuguard.kernel.procfs import Host
 from gpuguard.model.rule import Rule
 from gpuguard.systemd.link import Link
+from tests.guard.overruling import overrule
 from tests.lab.scope import BASICS
 from tests.lab.sim.node import SimNode
 from tests.lab.sim.scope import SimScope
@@ -52,9 +53,7 @@ async def test_the_files_that_a_reload_would_read(sim: SimNode, observer: System
     """What the administrator's drop-in takes away is not declared, though systemd has it in memory."""
     scope = sim.scope(device_allow=[*BASICS, GPU_ENTRY])
     before = await view(observer, scope)
-    drop_in = sim.path("/etc/systemd/system/docker-.scope.d/90-site.conf")
-    drop_in.parent.mkdir(parents=True)
-    drop_in.write_text("[Scope]\nDeviceAllow=\nDeviceAllow=/dev/null rwm\n")
+    overrule(sim)
     seen = await view(observer, scope)
     assert seen.declared is not None
     assert seen.declared.memory.covers(GPU)

@@ -19,6 +19,7 @@ from gpuguard.model.verdict import Verdict
 from tests.guard import made
 from tests.guard.account import Account
 from tests.guard.conftest import Station
+from tests.guard.overruling import overrule
 from tests.guard.post import NEVER, Post, Tables
 from tests.lab.scope import BASICS
 from tests.lab.sim.node import SimNode
@@ -136,9 +137,7 @@ class TestRepair:
 
     async def test_tries_again_what_was_in_vain(self, sim: SimNode, station: Station) -> None:
         """An operator who has cured something that gpuguard cannot see need not restart anything."""
-        drop_in = sim.path("/etc/systemd/system/docker-.scope.d/90-site.conf")
-        drop_in.parent.mkdir(parents=True)
-        drop_in.write_text("[Scope]\nDeviceAllow=\nDeviceAllow=/dev/null rwm\n")
+        overrule(sim)
         scope = sim.scope(hook_rules=[GPU0])
         account = Account(sim, scope)
         post = await station(sim)
