@@ -68,5 +68,9 @@ class LedgerError(GpuguardError):
     """The ledger on disk cannot be read or written."""
 
 
+class SentinelError(GpuguardError):
+    """What the daemon and its sentinel said to each other makes no sense, or there is no sentinel to talk to."""
+
+
 class NotFoundError(GpuguardError):
     """No GPU container, or no device, goes by the name that was given."""

@@ -1,0 +1,1 @@
+"""Tests of the small process that heals at the write."""
