@@ -1,0 +1,143 @@
+"""Keeps the sentinel process alive, tells it what to watch, and hands on what it tells."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import socket
+from collections.abc import Callable
+from typing import Optional, Union
+
+from gpuguard.errors import SentinelError
+from gpuguard.model.write import ProgramsChanged, Standing, Watched, Write
+from gpuguard.sentinel.wire import LONGEST, Forget, Message, Overflow, Ping, Pong, decode, encode
+
+# The name of the source, for the metrics and the journal.
+SENTINEL = "sentinel"
+
+_FIRST_PAUSE = 0.2
+_LONGEST_PAUSE = 60.0
+# One that lived for so long in seconds did not fail because of how it is started.
+_LIVED = 10.0
+_ANSWER = 0.25
+_PARTING = 2.0
+_CHUNK = 1 << 16
+# What may wait to be sent to it, in bytes: the orders for some thousand scopes.
+_MAX_UNSENT = 8 << 20
+
+Told = Union[Standing, Write, ProgramsChanged, Overflow]
+
+
+class Sentinel:
+    """The sentinel as the guard sees it. What it is told to watch is kept, and told again to one that is new.
+
+    `command` returns the arguments that start it with its end of the socket. Until run() nothing is started and
+    nothing is told.
+    """
+
+    def __init__(self, command: Callable[[int], list[str]]) -> None:
+        self._command = command
+        self._watched: dict[str, Watched] = {}
+        self._writer: Optional[asyncio.StreamWriter] = None
+        self._numbers = itertools.count(1)
+        self._waiting: dict[int, asyncio.Future[None]] = {}
+
+    def watch(self, watched: Watched) -> None:
+        """Have a scope watched, and what is to be given back there; the same again costs nothing."""
+        if self._watched.get(watched.control_group) != watched:
+            self._watched[watched.control_group] = watched
+            self._send(watched)
+
+    def forget(self, control_group: str) -> None:
+        """Have a scope watched no more."""
+        if self._watched.pop(control_group, None) is not None:
+            self._send(Forget(control_group))
+
+    async def caught_up(self) -> None:
+        """Wait, but not for long, until all that it has seen is handed on and all that it was told is done."""
+        if self._writer is None:
+            return
+        number = next(self._numbers)
+        answer = self._waiting[number] = asyncio.get_running_loop().create_future()
+        self._send(Ping(number))
+        try:
+            await asyncio.wait([answer], timeout=_ANSWER)
+        finally:
+            self._waiting.pop(number, None)
+
+    async def run(self, tell: Callable[[Told], None], up: Callable[[], None], down: Callable[[str], None]) -> None:
+        """Keep one running until cancelled. `tell` takes what it says; none of the three may raise."""
+        pause, loop = _FIRST_PAUSE, asyncio.get_running_loop()
+        while True:
+            began = loop.time()
+            try:
+                await self._session(tell, up)
+            except (OSError, SentinelError) as error:
+                down(str(error))
+            else:
+                down("it has ended")
+            pause = _FIRST_PAUSE if loop.time() - began > _LIVED else min(2 * pause, _LONGEST_PAUSE)
+            await asyncio.sleep(pause)
+
+    async def _session(self, tell: Callable[[Told], None], up: Callable[[], None]) -> None:
+        ours, theirs = socket.socketpair()
+        with ours, theirs:
+            process = await asyncio.create_subprocess_exec(
+                *self._command(theirs.fileno()),
+                pass_fds=[theirs.fileno()],
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=asyncio.subprocess.DEVNULL,
+            )
+            theirs.close()
+            try:
+                reader, self._writer = await asyncio.open_connection(sock=ours, limit=LONGEST)
+                for watched in self._watched.values():
+                    self._send(watched)
+                await self._listen(reader, tell, up)
+            finally:
+                await self._end(process)
+
+    async def _listen(self, reader: asyncio.StreamReader, tell: Callable[[Told], None], up: Callable[[], None]) -> None:
+        while True:
+            try:
+                line = await reader.readline()
+            except ValueError as error:  # longer than the limit
+                raise SentinelError(f"it says more than can be: {error}") from error
+            if not line:
+                return
+            message = decode(line)
+            if isinstance(message, Standing):
+                up()
+            if isinstance(message, Pong):
+                self._answered(message)
+            elif isinstance(message, (Standing, Write, ProgramsChanged, Overflow)):
+                tell(message)
+
+    def _answered(self, pong: Pong) -> None:
+        answer = self._waiting.get(pong.number)
+        if answer is not None and not answer.done():
+            answer.set_result(None)
+
+    def _send(self, message: Message) -> None:
+        if self._writer is None or self._writer.is_closing():
+            return
+        if self._writer.transport.get_write_buffer_size() > _MAX_UNSENT:
+            self._writer.transport.abort()  # it hangs: a new one is told everything
+            return
+        self._writer.write(encode(message))
+
+    async def _end(self, process: asyncio.subprocess.Process) -> None:
+        """Let go of it: it ends by itself when the socket does. One that does not is killed."""
+        if self._writer is not None:
+            self._writer.transport.abort()
+            self._writer = None
+        for answer in self._waiting.values():
+            if not answer.done():
+                answer.set_result(None)
+        try:
+            await asyncio.wait_for(process.wait(), _PARTING)
+        except asyncio.TimeoutError:
+            with contextlib.suppress(ProcessLookupError):
+                process.kill()
+            await process.wait()
