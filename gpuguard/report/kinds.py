@@ -158,6 +158,42 @@ class KINDS(enum.Enum):
         "the setting {setting} has no effect in this version of gpuguard",
     )
 
+    revoked = (
+        "3f5998bdcaac42109787f95156028ab9",
+        "warning",
+        "{who}: {devices} taken away on purpose {by}: respected, not given back",
+    )
+    granted = (
+        "d529a468e07546c9b7bbe060919b6482",
+        "warning",
+        "{who}: {devices} added {by}: guarded from now on",
+    )
+    shielded = (
+        "2f60edf26c724c3789bd913e09aac54c",
+        "info",
+        "{who}: shielded for good: what systemd writes anew takes nothing away",
+    )
+    unshielded = (
+        "96105453f06a41d28a367282b9d2021d",
+        "info",
+        "{who}: no longer shielded: systemd can take away again what it does not know",
+    )
+    sentinel_standing = (
+        "e1f945e2c5f0404d9cce0096261dd101",
+        "info",
+        "the sentinel, which answers to a write at once, runs {standing}{why}",
+    )
+    events_lost = (
+        "c1c90ff17f834182972a08b2f77e95f5",
+        "warning",
+        "kernel events of the source {source} were lost: everything is looked at again",
+    )
+    device_event = (
+        "9d87428df02e4a4584507cad57cc8e5c",
+        "info",
+        "{subject} {happened}: what device numbers mean is looked up again",
+    )
+
     def __init__(self, message_id: str, level: str, template: str) -> None:
         self.message_id = message_id
         self.level = level

@@ -10,8 +10,11 @@ from gpuguard.report.clean import clean
 
 # Longer ones are cut: a message is a line for people, the fields beside it have everything.
 _LIMIT = 300
-_MAX_DEVICES = 16
+_MAX_MEMBERS = 16
 _ID_DIGITS = 12  # as docker ps and crictl ps print it
+_CUT = " … "
+# systemd's own unit, which says nothing that its name does not.
+_INIT = "init.scope"
 
 _CAUSES = {
     "reload": "daemon-reload",
@@ -20,17 +23,36 @@ _CAUSES = {
     "runtime": "container update",
     "manual": "by hand",
 }
+# The actions of a uevent (the kernel's kobject_actions, lib/kobject_uevent.c), of a driver or a device.
+_ACTIONS = {
+    "add": "has come",
+    "remove": "has gone",
+    "bind": "has got its driver",
+    "unbind": "has lost its driver",
+    "change": "has changed",
+    "move": "has another name",
+    "online": "is online",
+    "offline": "is offline",
+}
+_SCHEDULING = {
+    "rr": "in the real-time class (SCHED_RR)",
+    "nice": "before ordinary programs (nice -20), not in the real-time class",
+    "normal": "like any ordinary program",
+}
 
 
 class Phrases(dict[str, str]):
-    """What the templates of the kinds may name: the event's fields, cleaned, and who, devices, by and after."""
+    """What the templates of the kinds may name: the event's fields, cleaned, and what is made of several of them."""
 
     def __init__(self, fields: Mapping[str, Any]) -> None:
         super().__init__((key, clean(text(value), _LIMIT)) for key, value in fields.items() if value is not None)
         self["who"] = _who(self)
         self["devices"] = _listed(fields.get("devices") or ())
-        self["by"] = _by(self)
+        self["by"] = _by(self, fields)
         self["after"] = f" after {elapsed(fields['outage_usec'])}" if "outage_usec" in self else ""
+        self["why"] = f": {self['reason']}" if "reason" in self else ""
+        self["happened"] = _ACTIONS.get(self.get("action", ""), self.get("action", "did something"))
+        self["standing"] = _SCHEDULING.get(self.get("scheduling", ""), "in an unknown way")
 
     def __missing__(self, key: str) -> str:
         """Stand in for a field that somebody forgot: the message must come out."""
@@ -71,17 +93,38 @@ def _who(fields: Mapping[str, str]) -> str:
 
 
 def _listed(devices: object) -> str:
-    names = [clean(text(device)) for device in devices] if isinstance(devices, (tuple, list)) else [text(devices)]
-    if len(names) > _MAX_DEVICES:
-        names[_MAX_DEVICES:] = [f"{len(names) - _MAX_DEVICES} more"]
-    return ", ".join(names) or "its devices"
+    return ", ".join(_members(devices)) or "its devices"
 
 
-def _by(fields: Mapping[str, str]) -> str:
-    pid: Optional[str] = fields.get("writer_pid")
+def _members(value: object) -> list[str]:
+    members = [clean(text(member)) for member in value] if isinstance(value, (tuple, list)) else [clean(text(value))]
+    if len(members) > _MAX_MEMBERS:
+        members[_MAX_MEMBERS:] = [f"{len(members) - _MAX_MEMBERS} more"]
+    return members
+
+
+def _by(known: Mapping[str, str], fields: Mapping[str, Any]) -> str:
+    """Return who did it, how, where, and for whom: "by systemd (daemon-reload) for systemctl ← apt-get"."""
+    pid: Optional[str] = known.get("writer_pid")
     details = [f"pid {pid}"] if pid not in {None, "1"} else []
-    cause = _CAUSES.get(fields.get("cause", ""))
+    cause = _CAUSES.get(known.get("cause", ""))
     if cause:
-        details.append(cause)
-    writer = fields.get("writer", "an unknown program")
-    return f"by {writer} ({', '.join(details)})" if details else f"by {writer}"
+        properties = _members(fields["property"]) if fields.get("property") else []
+        details.append(f"{cause} of {', '.join(properties)}" if properties else cause)
+    words = [f"by {known.get('writer', 'an unknown program')}"]
+    if details:
+        words.append(f"({', '.join(details)})")
+    unit = known.get("writer_unit")
+    if unit and unit != _INIT:
+        words.append(f"in {unit}")
+    if fields.get("requester"):
+        words.append(f"for {_middle_cut(text(fields['requester']))}")
+    return " ".join(words)
+
+
+def _middle_cut(line: str) -> str:
+    """Return a line whose both ends matter more than its middle, cleaned: who asked, and what it all began with."""
+    if len(line) > _LIMIT:
+        half = (_LIMIT - len(_CUT)) // 2
+        line = f"{line[:half]}{_CUT}{line[-half:]}"
+    return clean(line, _LIMIT)

@@ -22,6 +22,10 @@ TRAINER = {
 }
 WHO = "trainer (docker 3f2a9c81b2d4)"
 WHAT = "/dev/nvidia0, /dev/nvidiactl"
+UPGRADE = "systemctl daemon-reload ← dpkg postinst of telegraf ← apt-get ← unattended-upgrade.service"
+BASH = {"writer": "bash", "writer_pid": 4711, "writer_unit": "session-3.scope", "cause": "manual"}
+BY_BASH = "by bash (pid 4711, by hand) in session-3.scope"
+SENTINEL = "the sentinel, which answers to a write at once, runs"
 
 # A literal copy: people's filters hold these ids, so none of them may ever change.
 IDS = {
@@ -53,6 +57,13 @@ IDS = {
     "endpoint_failed": "7cb590d442514a789104c05cba9d8201",
     "textfile_failed": "6baeb33ffbc54645869f4192c0e5c5c1",
     "no_effect": "fd644c9fdcd14ca0aae88ffdad80482c",
+    "revoked": "3f5998bdcaac42109787f95156028ab9",
+    "granted": "d529a468e07546c9b7bbe060919b6482",
+    "shielded": "2f60edf26c724c3789bd913e09aac54c",
+    "unshielded": "96105453f06a41d28a367282b9d2021d",
+    "sentinel_standing": "e1f945e2c5f0404d9cce0096261dd101",
+    "events_lost": "c1c90ff17f834182972a08b2f77e95f5",
+    "device_event": "9d87428df02e4a4584507cad57cc8e5c",
 }
 
 
@@ -91,6 +102,41 @@ def test_ids() -> None:
             {"version": "1.0", "mode": "enforce", "cgroup": "v1", "systemd": 252},
             "gpuguard 1.0 started in enforce mode: cgroup v1, systemd 252",
         ),
+        (
+            KINDS.lost,
+            {"writer_unit": "init.scope", "requester": UPGRADE},
+            f"{WHO}: GPU access lost: {WHAT} taken away by systemd (daemon-reload) for {UPGRADE}",
+        ),
+        (
+            KINDS.revoked,
+            BASH,
+            f"{WHO}: {WHAT} taken away on purpose {BY_BASH}: respected, not given back",
+        ),
+        (
+            KINDS.granted,
+            BASH,
+            f"{WHO}: {WHAT} added {BY_BASH}: guarded from now on",
+        ),
+        (
+            KINDS.sentinel_standing,
+            {"scheduling": "rr"},
+            f"{SENTINEL} in the real-time class (SCHED_RR)",
+        ),
+        (
+            KINDS.sentinel_standing,
+            {"scheduling": "nice", "reason": "SCHED_RR: not permitted"},
+            f"{SENTINEL} before ordinary programs (nice -20), not in the real-time class: SCHED_RR: not permitted",
+        ),
+        (
+            KINDS.events_lost,
+            {"source": "fanotify"},
+            "kernel events of the source fanotify were lost: everything is looked at again",
+        ),
+        (
+            KINDS.device_event,
+            {"subject": "driver nvidia", "action": "remove"},
+            "driver nvidia has gone: what device numbers mean is looked up again",
+        ),
     ],
 )
 def test_messages(kind: KINDS, more: dict[str, object], message: str) -> None:
@@ -108,7 +154,13 @@ def test_every_kind_speaks(kind: KINDS) -> None:
 
 @pytest.mark.parametrize(
     ("trouble", "end"),
-    [(KINDS.lost, KINDS.repaired), (KINDS.fight, KINDS.fight_over), (KINDS.source_down, KINDS.source_up)],
+    [
+        (KINDS.lost, KINDS.repaired),
+        (KINDS.fight, KINDS.fight_over),
+        (KINDS.source_down, KINDS.source_up),
+        (KINDS.revoked, KINDS.granted),
+        (KINDS.shielded, KINDS.unshielded),
+    ],
 )
 def test_no_filter_shows_a_trouble_without_its_end(trouble: KINDS, end: KINDS) -> None:
     """The end of a trouble is told at the level of its beginning."""

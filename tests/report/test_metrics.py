@@ -12,7 +12,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample
 
 from gpuguard.model.state import State
-from gpuguard.report.metrics import CAUSES, MAX_SOURCES, MAX_WRITERS, Metrics
+from gpuguard.report.metrics import CAUSES, MAX_REQUESTERS, MAX_SOURCES, MAX_WRITERS, Metrics
 from tests.report.support import status, tool
 
 
@@ -41,6 +41,9 @@ def full() -> Metrics:
     metrics.containers([status(number, state) for number, state in enumerate(State)])
     metrics.drift("lost", "reload", "systemd")
     metrics.drift("at_risk", "unknown", None)
+    metrics.drift_request("reload", "unattended-upgrade.service")
+    metrics.device_write("systemd")
+    metrics.sentinel("rr")
     metrics.repair("write", "ok", 0.0001)
     metrics.repair("declare", "failed", 2)
     metrics.outage(0.003)
@@ -67,6 +70,9 @@ def test_every_metric_of_the_contract_is_there(full: Metrics) -> None:
         "gpuguard_containers",
         "gpuguard_container_info",
         "gpuguard_drift",
+        "gpuguard_drift_requests",
+        "gpuguard_device_writes",
+        "gpuguard_sentinel_info",
         "gpuguard_repairs",
         "gpuguard_repair_seconds",
         "gpuguard_outage_seconds",
@@ -140,6 +146,44 @@ def test_writers_are_capped() -> None:
     assert value(metrics, "gpuguard_drift_total", kind="lost", cause="unknown", writer="other") == 9 * MAX_WRITERS
 
 
+def test_requests() -> None:
+    """A loss is counted by what it was done for; nobody known is unknown, and a node's many requesters are bounded."""
+    metrics = Metrics()
+    metrics.drift_request("reload", "unattended-upgrade.service")
+    metrics.drift_request("full moon", None)
+    name = "gpuguard_drift_requests_total"
+    assert value(metrics, name, cause="reload", requester="unattended-upgrade.service") == 1
+    assert value(metrics, name, cause="unknown", requester="unknown") == 1
+    for number in range(10 * MAX_REQUESTERS):
+        metrics.drift_request("manual", f"session-{number}.scope\n")
+    assert len({sample.labels["requester"] for sample in samples(metrics, name)}) == MAX_REQUESTERS + 1
+
+
+def test_device_writes() -> None:
+    """Each rewrite is counted by its writer's program, a bounded number of them."""
+    metrics = Metrics()
+    metrics.device_write("systemd")
+    metrics.device_write("systemd")
+    metrics.device_write(None)
+    assert value(metrics, "gpuguard_device_writes_total", writer="systemd") == 2
+    assert value(metrics, "gpuguard_device_writes_total", writer="unknown") == 1
+    for number in range(10 * MAX_WRITERS):
+        metrics.device_write(f"writer{number}")
+    assert len(samples(metrics, "gpuguard_device_writes_total")) == MAX_WRITERS + 1
+
+
+def test_the_sentinel_has_one_class() -> None:
+    """The class that it was in before is gone, and without a sentinel there is none."""
+    metrics = Metrics()
+    assert samples(metrics, "gpuguard_sentinel_info") == []
+    metrics.sentinel("nice")
+    metrics.sentinel("rr")
+    (row,) = samples(metrics, "gpuguard_sentinel_info")
+    assert (row.labels, row.value) == ({"scheduling": "rr"}, 1)
+    metrics.sentinel(None)
+    assert samples(metrics, "gpuguard_sentinel_info") == []
+
+
 def test_repairs() -> None:
     """A deed is counted by method and result and timed; a refused one, of which nothing was done, is not timed."""
     metrics = Metrics()
@@ -152,13 +196,14 @@ def test_repairs() -> None:
 
 
 def test_outage_buckets() -> None:
-    """The buckets tell systemd's own gap of some 80 µs from a repair of milliseconds, and reach an hour."""
+    """The buckets tell a healing at the write, systemd's own gap of 80 µs, and milliseconds apart, and reach an hour."""
     metrics = Metrics()
-    for seconds in (0.00008, 0.003, 3000):
+    for seconds in (0.00004, 0.00008, 0.003, 3000):
         metrics.outage(seconds)
-    assert value(metrics, "gpuguard_outage_seconds_bucket", le="0.0001") == 1
-    assert value(metrics, "gpuguard_outage_seconds_bucket", le="0.005") == 2
-    assert value(metrics, "gpuguard_outage_seconds_bucket", le="3600.0") == 3
+    assert value(metrics, "gpuguard_outage_seconds_bucket", le="5e-05") == 1
+    assert value(metrics, "gpuguard_outage_seconds_bucket", le="0.0001") == 2
+    assert value(metrics, "gpuguard_outage_seconds_bucket", le="0.005") == 3
+    assert value(metrics, "gpuguard_outage_seconds_bucket", le="3600.0") == 4
 
 
 def test_sources() -> None:

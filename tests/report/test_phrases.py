@@ -60,11 +60,56 @@ def test_who(fields: dict[str, Any], who: str) -> None:
         ({"writer": "bash", "writer_pid": 99}, "by bash (pid 99)"),
         ({"cause": "property"}, "by an unknown program (set-property)"),
         ({"cause": "unknown", "writer": None}, "by an unknown program"),
+        ({"writer": "systemd", "writer_pid": 1, "writer_unit": "init.scope"}, "by systemd"),
+        (
+            {"writer": "bash", "writer_pid": 4711, "writer_unit": "session-3.scope", "cause": "manual"},
+            "by bash (pid 4711, by hand) in session-3.scope",
+        ),
+        (
+            {"writer": "systemd", "cause": "reload", "requester": "systemctl daemon-reload ← apt-get"},
+            "by systemd (daemon-reload) for systemctl daemon-reload ← apt-get",
+        ),
+        (
+            {"writer": "systemd", "cause": "property", "property": ("CPUQuotaPerSecUSec", "MemoryMax")},
+            "by systemd (set-property of CPUQuotaPerSecUSec, MemoryMax)",
+        ),
+        ({"writer": "systemd", "cause": "property", "property": ()}, "by systemd (set-property)"),
+        (
+            {"cause": "runtime", "writer": "runc", "writer_unit": "docker.service", "requester": "docker update"},
+            "by runc (container update) in docker.service for docker update",
+        ),
     ],
 )
 def test_by(fields: dict[str, Any], by: str) -> None:
     """The culprit with what is known of it; what is not known is said, not guessed."""
     assert Phrases(fields)["by"] == by
+
+
+def test_a_long_request_keeps_both_ends() -> None:
+    """Who asked stands in front, and what it all began with at the end: the middle is what is cut."""
+    chain = "systemctl daemon-reload ← " + "sh ← " * 200 + "unattended-upgrade.service"
+    by = Phrases({"writer": "systemd", "requester": chain})["by"]
+    assert by.startswith("by systemd for systemctl daemon-reload ← sh ← ")
+    assert " … " in by
+    assert by.endswith(" ← unattended-upgrade.service")
+    assert len(by) <= len("by systemd for ") + 300
+
+
+@pytest.mark.parametrize(
+    ("fields", "phrase", "words"),
+    [
+        ({"reason": "no budget"}, "why", ": no budget"),
+        ({}, "why", ""),
+        ({"action": "add"}, "happened", "has come"),
+        ({"action": "dance\n"}, "happened", "dance\ufffd"),
+        ({}, "happened", "did something"),
+        ({"scheduling": "normal"}, "standing", "like any ordinary program"),
+        ({"scheduling": "idle"}, "standing", "in an unknown way"),
+    ],
+)
+def test_what_stands_for_a_word_of_the_kernel(fields: dict[str, Any], phrase: str, words: str) -> None:
+    """People read a sentence; a word that is not known is shown as it is, or told as unknown."""
+    assert Phrases(fields)[phrase] == words
 
 
 def test_devices() -> None:
@@ -88,6 +133,7 @@ def test_an_enumeration_is_its_value() -> None:
 @given(st.text(st.characters(exclude_categories=[])))
 def test_hostile_names(name: str) -> None:
     """A container's name cannot bring a newline, a terminal's control sequence or a template into a message."""
-    phrases = Phrases({"name": name, "devices": (name,), "writer": name})
-    message = "{who} {devices} {by}".format_map(phrases)
+    writer = dict.fromkeys(("writer", "writer_pid", "writer_exe", "writer_unit", "requester", "action", "reason"), name)
+    phrases = Phrases({"name": name, "devices": (name,), "property": (name,), "cause": "property", **writer})
+    message = "{who} {devices} {by} {happened}{why}".format_map(phrases)
     assert message.isprintable()

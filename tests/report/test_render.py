@@ -56,6 +56,25 @@ def test_journal_entry(lost: dict[str, Any]) -> None:
     ]
 
 
+def test_who_wrote_and_for_whom_are_fields_of_their_own() -> None:
+    """The program, its unit, the chain of requesters, and one GPUGUARD_PROPERTY for each property."""
+    event = {
+        "event": "x",
+        "writer_exe": "/usr/bin/bash",
+        "writer_unit": "session-3.scope",
+        "requester": "systemctl daemon-reload ← apt-get",
+        "property": ("CPUQuotaPerSecUSec", "MemoryMax"),
+    }
+    ((fields,), _) = journal_entry(None, "info", event)
+    assert [(name.upper(), text) for name, text in fields[3:]] == [
+        ("GPUGUARD_WRITER_EXE", "/usr/bin/bash"),
+        ("GPUGUARD_WRITER_UNIT", "session-3.scope"),
+        ("GPUGUARD_REQUESTER", "systemctl daemon-reload ← apt-get"),
+        ("GPUGUARD_PROPERTY", "CPUQuotaPerSecUSec"),
+        ("GPUGUARD_PROPERTY", "MemoryMax"),
+    ]
+
+
 def test_a_traceback_belongs_to_the_message() -> None:
     """The message is all that journalctl shows unasked: a traceback must be in it."""
     ((fields,), _) = journal_entry(None, "error", {"event": "failed", "exception": "Traceback:\n  x"})
