@@ -72,5 +72,9 @@ class SentinelError(GpuguardError):
     """What the daemon and its sentinel said to each other makes no sense, or there is no sentinel to talk to."""
 
 
+class TraceUnavailableError(GpuguardError):
+    """The kernel's tracer cannot be had: it is not mounted, locked down, or built without what is needed."""
+
+
 class NotFoundError(GpuguardError):
     """No GPU container, or no device, goes by the name that was given."""
