@@ -1,0 +1,192 @@
+"""Processes as /proc shows them, and which of them systemd is serving. Light: the sentinel imports it."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import NamedTuple, Optional
+
+from gpuguard.model.process import Process
+
+_LIMIT = 16
+_TEXT = 4096  # bytes that are read of a file, all of which a process may fill as it likes
+_ARGUMENTS = 64
+# A process is read again when another took its number, or it executed another program, in between.
+_ATTEMPTS = 3
+_STAT_FIELDS = 20  # after the name: the state, the parent, ... and the start time
+_TICKS: int = os.sysconf("SC_CLK_TCK")
+# What the clock may be set by before start times are told by the new one, in seconds: they must stay comparable.
+_STEP = 0.5
+_NAMESPACES = ("ns/pid", "ns/user")
+# Programs that ask systemd and wait for its answer: systemctl under all its names (systemctl(1), telinit(8)), and what
+# people call the bus with. Others that use the private socket (systemd-run, systemd-mount) make no unit be rewritten.
+_ASKERS = frozenset({b"systemctl", b"telinit", b"init", b"busctl", b"gdbus", b"dbus-send"})
+# So many of the newest numbers are tried before /proc is listed, which takes longer than to try them.
+_NEWEST = 128
+
+
+class _Stat(NamedTuple):
+    """What tells one process from the next of its number."""
+
+    name: bytes
+    parent: int
+    ticks: int  # of the clock of boot time
+
+
+class Processes:
+    """The processes of one /proc, which may be the host's under another name.
+
+    Texts hold bytes that are not UTF-8 as lone surrogates.
+    """
+
+    def __init__(self, proc: Path) -> None:
+        self._proc = str(proc)
+        self._own = tuple(self._link(f"self/{name}") for name in _NAMESPACES)
+        self._boot = _boot()
+
+    def read(self, pid: int) -> Optional[Process]:
+        """Return a process, None when it is gone. What may not be read of it is empty."""
+        before = self._stat(pid)
+        for attempt in range(1, _ATTEMPTS + 1):
+            if before is None:
+                return None
+            found, after = self._read(pid, before), self._stat(pid)
+            # One that keeps changing its name is still the same process.
+            if after == before or (attempt == _ATTEMPTS and after is not None and after.ticks == before.ticks):
+                return found
+            before = after
+        return None
+
+    def lineage(self, pid: int, limit: int = _LIMIT) -> tuple[Process, ...]:
+        """Return a process and its ancestors below PID 1, nearest first, at most `limit`; () when it is gone."""
+        line: list[Process] = []
+        while pid > 0 and len(line) < limit and (pid != 1 or not line):
+            found = self.read(pid)
+            # A parent is older than its child: a younger one has taken its number.
+            if found is None or (line and (found.started or 0.0) > (line[-1].started or 0.0)):
+                break
+            line.append(found)
+            pid = found.parent
+        return tuple(line)
+
+    def requester(self, wanted: Callable[[tuple[str, ...]], bool], budget: float) -> tuple[Process, ...]:
+        """Return who is asking systemd for something now, and its ancestors; () for nobody.
+
+        `wanted` tells by a command line whether it may be the one; the youngest such process is taken. Looks for
+        `budget` seconds at most, at the youngest processes first.
+        """
+        deadline = time.monotonic() + budget
+        for pid in self._youngest_first():
+            if self._asks(pid):
+                line = self.lineage(pid)
+                if line and wanted(line[0].command):
+                    return line
+            if time.monotonic() > deadline:
+                break
+        return ()
+
+    def _asks(self, pid: int) -> bool:
+        """Whether it is a program of root's that asks systemd: others cannot use its private socket."""
+        if self._bytes(f"{pid}/comm").removesuffix(b"\n") not in _ASKERS:
+            return False
+        status = dict(line.split(b":\t", 1) for line in self._bytes(f"{pid}/status").split(b"\n") if b":\t" in line)
+        # Any thread's number opens its files, and each program with GLib has a thread that is named gdbus.
+        return status.get(b"Tgid") == b"%d" % pid and status.get(b"Uid", b"").split(b"\t")[1:2] == [b"0"]
+
+    def _youngest_first(self) -> Iterator[int]:
+        """Yield the numbers of processes, those last given first: they are given in turn, from the lowest again."""
+        last = self._last()
+        tried = range(last, max(last - _NEWEST, 1), -1)
+        yield from tried
+        try:
+            every = [int(name) for name in os.listdir(self._proc) if name.isdecimal()]  # noqa: PTH208
+        except OSError:
+            return
+        left = [pid for pid in every if pid not in tried and pid > 1]
+        yield from sorted(left, key=lambda pid: (pid <= last, pid), reverse=True)
+
+    def _last(self) -> int:
+        """Return the number that was given last, of a thread perhaps; 0 when that is not told."""
+        fields = self._bytes("loadavg").split()
+        return int(fields[-1]) if fields and fields[-1].isdigit() else 0
+
+    def _read(self, pid: int, stat: _Stat) -> Process:
+        found = Process(
+            pid,
+            _text(self._bytes(f"{pid}/comm").removesuffix(b"\n")),
+            exe=self._link(f"{pid}/exe"),
+            control_group=_control_group(self._bytes(f"{pid}/cgroup")),
+            started=self._epoch() + stat.ticks / _TICKS,
+            parent=stat.parent,
+            native="" not in self._own and tuple(self._link(f"{pid}/{name}") for name in _NAMESPACES) == self._own,
+        )
+        # Reading a command line reads the process's own memory, and waits when that is made to fault (userfaultfd(2),
+        # FUSE): a container is not given such a hold on gpuguard.
+        if found.contained or not found.native:
+            return found
+        return replace(found, command=_arguments(self._bytes(f"{pid}/cmdline")))
+
+    def _stat(self, pid: int) -> Optional[_Stat]:
+        """Return what /proc/PID/stat says (proc(5)), None when it is gone."""
+        if pid <= 0:
+            return None
+        # A name may hold parentheses and spaces; the fields after it are numbers, and a letter.
+        name, _, rest = self._bytes(f"{pid}/stat").rpartition(b")")
+        fields = rest.split()
+        return _Stat(name, int(fields[1]), int(fields[_STAT_FIELDS - 1])) if len(fields) >= _STAT_FIELDS else None
+
+    def _epoch(self) -> float:
+        """Return when the clock of boot time began, the same number each time unless the clock was set."""
+        now = _boot()
+        if abs(now - self._boot) > _STEP:
+            self._boot = now
+        return self._boot
+
+    def _bytes(self, name: str) -> bytes:
+        """Return the beginning of a file, b"" where there is none or it may not be read."""
+        try:
+            file = os.open(f"{self._proc}/{name}", os.O_RDONLY)
+        except OSError:
+            return b""
+        try:
+            return os.read(file, _TEXT)
+        except OSError:
+            return b""
+        finally:
+            os.close(file)
+
+    def _link(self, name: str) -> str:
+        """Return where a link leads, "" where there is none (a kernel thread's executable) or it may not be read."""
+        try:
+            return os.readlink(f"{self._proc}/{name}")  # noqa: PTH115 -- a Path costs more than the call
+        except OSError:
+            return ""
+
+
+def _boot() -> float:
+    return time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+def _text(raw: bytes) -> str:
+    return raw.decode("utf-8", "surrogateescape")
+
+
+def _arguments(raw: bytes) -> tuple[str, ...]:
+    return tuple(_text(each) for each in raw.removesuffix(b"\0").split(b"\0")[:_ARGUMENTS]) if raw else ()
+
+
+def _control_group(raw: bytes) -> str:
+    """Return systemd's control group (cgroups(7), /proc/PID/cgroup): the unified one, on v1 the one named systemd."""
+    unified, named = "", ""
+    for line in _text(raw).split("\n"):
+        number, _, rest = line.partition(":")
+        controllers, _, path = rest.partition(":")
+        if number == "0" and not controllers:
+            unified = path
+        elif controllers == "name=systemd":
+            named = path
+    # A cgroup2 that somebody mounted beside systemd's v1 hierarchy has everybody in its root.
+    return named if unified in {"", "/"} and named else unified
