@@ -74,12 +74,15 @@ class Mender:
         why = "; ".join(refusals) or f"{target.control_group}: written, but not in force: {_text(missing)}"
         return Deed("write", time.monotonic() - begin, why)
 
-    async def declare(self, target: Target, entries: tuple[DeviceAllow, ...], lost: Iterable[Rule] = ()) -> Deed:
+    async def declare(
+        self, target: Target, entries: tuple[DeviceAllow, ...], lost: Iterable[Rule] = (), *, keep: bool = False
+    ) -> Deed:
         """Make systemd remember entries, under the shield: its rewrite of the list then takes nothing.
 
         What was in force before must be so afterwards, and what was `lost` as well.
         The shield goes only after the answer and the read-back. While an answer is outstanding (no
-        bus, no answer in time, cancelled) it stays; remove_left_shield() takes it away some time.
+        bus, no answer in time, cancelled) it stays; remove_left_shield() takes it away some time. With
+        `keep` it stays in any case: it is there for good.
         Raises CgroupGoneError.
         """
         begin = time.monotonic()
@@ -96,7 +99,8 @@ class Mender:
             error, refused = f"{target.unit}: systemd refuses: {refusal}", True
         missing = await self._missing(target, before.rules.rules.union(lost))
         try:
-            self._devices.unshield(target.control_group, target.inode)
+            if not keep:
+                self._devices.unshield(target.control_group, target.inode)
         except CgroupUnreadableError as left:  # somebody has put something in it
             error = error or str(left)
         if missing:

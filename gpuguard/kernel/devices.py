@@ -44,6 +44,12 @@ class DeviceControl(Protocol):
     def shielded(self, control_group: str) -> bool:
         """Whether systemd's rewrites are kept off."""
 
+    def groups_below(self, control_group: str) -> frozenset[str]:
+        """Return the names of the control groups directly below."""
+
+    def populated(self, control_group: str) -> bool:
+        """Whether there is a process in the control group itself."""
+
     def forget(self, control_group: str) -> None:
         """Let go of what is kept of a control group."""
 

@@ -57,6 +57,25 @@ class Hierarchy:
         with self._open(control_group) as directory:
             return os.fstat(directory).st_ino
 
+    def groups_below(self, control_group: str) -> frozenset[str]:
+        """Return the names of the control groups directly below; none when it is gone. Raises CgroupUnreadableError."""
+        return frozenset(name for name, _ in self._children(control_group))
+
+    def populated(self, control_group: str) -> bool:
+        """Whether there is a process in the control group itself that this one's pid namespace can see.
+
+        Raises CgroupGoneError, CgroupUnreadableError.
+        """
+        with self._open(control_group) as directory:
+            try:
+                processes = os.open("cgroup.procs", os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW, dir_fd=directory)
+                try:
+                    return bool(os.read(processes, 1))
+                finally:
+                    os.close(processes)
+            except OSError as error:
+                raise self._error(error, control_group, "cannot read cgroup.procs") from error
+
     @contextlib.contextmanager
     def _open(self, control_group: str, inode: int | None = None) -> Iterator[int]:
         """Open the directory; with `inode`, for writing: refuse anything but that very unit."""
