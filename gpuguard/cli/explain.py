@@ -9,6 +9,7 @@ import shutil
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from datetime import datetime, timezone
 from typing import Optional
 
 from gpuguard.cli import codes, colour, status, table
@@ -18,8 +19,10 @@ from gpuguard.cli.table import Cell
 from gpuguard.model.advice import advice
 from gpuguard.model.device_filter import DeviceFilter, Owner
 from gpuguard.model.explanation import Comparison, Denier, Explanation
+from gpuguard.model.last_writer import to_document
 from gpuguard.model.reload import reload_sentence
 from gpuguard.model.state import State
+from gpuguard.report.phrases import Phrases
 
 _HEADER = ("DEVICE", "NODE", "ENTITLED", "NOW", "SYSTEMD WRITES", "AFTER RELOAD", "DENIED BY")
 _UNKNOWN = Cell("cannot tell", colour.YELLOW)
@@ -61,7 +64,7 @@ def document(explanation: Explanation) -> dict[str, object]:
             "trouble": explanation.trouble,
         },
         "hindrance": explanation.plan.hindrance,
-        "last_writer": explanation.last_writer,
+        "last_writer": None if explanation.last_writer is None else to_document(explanation.last_writer),
         "reload": reload_sentence(explanation),
         "advice": list(advice(explanation)),
     }
@@ -118,7 +121,7 @@ def people(
     sections = (
         ("Programs in force, all of which must allow:", _programs(explanation, width)),
         ("What systemd knows:", _systemd(explanation)),
-        ("Who wrote last:", [explanation.last_writer or "unknown"]),
+        ("Who wrote last:", _wrote(explanation)),
         ("What a reload of systemd would do:", [reload_sentence(explanation)]),
         ("What to do:", advice(explanation)),
     )
@@ -236,3 +239,25 @@ def _systemd(explanation: Explanation) -> Iterator[str]:
         yield f"gpuguard declares {how_much}: {explanation.plan.hindrance}"
     if explanation.shield:
         yield "the shield is there: its rewrites take nothing away"
+
+
+def _wrote(explanation: Explanation) -> Iterator[str]:
+    last = explanation.last_writer
+    if last is None:
+        yield "unknown" if explanation.node.daemon == "running" else "unknown: only a daemon at work sees who writes"
+        return
+    writer = last.writer
+    fields: dict[str, object] = {"cause": last.cause, "property": last.properties}
+    if writer is not None:
+        fields.update(writer=writer.program, writer_pid=writer.pid, writer_unit=writer.unit)
+    yield f"{_time(last.at)} {Phrases(fields)['by']}"
+    if writer is not None and writer.pid != 1:
+        started = "" if writer.started is None else f", started {_time(writer.started)}"
+        yield f"which is {writer.exe or 'a program that is not known'}{started}"
+    if last.requester:
+        yield f"for {last.request}"
+
+
+def _time(seconds: float) -> str:
+    """Return a time as journalctl's reader knows it: the node's own."""
+    return f"{datetime.fromtimestamp(seconds, timezone.utc).astimezone():%Y-%m-%d %H:%M:%S %Z}"

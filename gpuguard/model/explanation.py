@@ -7,6 +7,7 @@ from typing import Optional
 
 from gpuguard.model.device_filter import DeviceFilter, Owner, named
 from gpuguard.model.plan import Plan
+from gpuguard.model.process import Process
 from gpuguard.model.rule import Rule
 from gpuguard.model.status import ContainerStatus, NodeStatus
 from gpuguard.model.unit import DevicePolicy
@@ -84,6 +85,26 @@ class Declaration:
 
 
 @dataclass(frozen=True)
+class LastWriter:
+    """Who wrote a container's device rules last, and for whom.
+
+    `at` is in seconds since the epoch; `cause` is as in the metrics. `writer` is None when it is not known;
+    `requester` names whom it was done for, the nearest first: "systemctl daemon-reload", "apt-get", "session-3.scope".
+    """
+
+    at: float
+    cause: str = "unknown"
+    properties: tuple[str, ...] = ()
+    writer: Optional[Process] = None
+    requester: tuple[str, ...] = ()
+
+    @property
+    def request(self) -> str:
+        """The chain of requesters in one line, the nearest first; "" for none."""
+        return " ← ".join(self.requester)
+
+
+@dataclass(frozen=True)
 class Explanation:
     """One container, explained.
 
@@ -105,7 +126,7 @@ class Explanation:
     verdict: Optional[Verdict] = None
     plan: Plan = field(default_factory=Plan)
     declares: bool = True
-    last_writer: Optional[str] = None
+    last_writer: Optional[LastWriter] = None
 
     @property
     def guards(self) -> bool:

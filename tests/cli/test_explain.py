@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 import json
+import time
 from dataclasses import replace
-from typing import Any
+from typing import Any, Optional
 
 import pytest
 
 from gpuguard.cli.explain import document, people
 from gpuguard.model.device_filter import DeviceFilter, Owner
-from gpuguard.model.explanation import Declaration, Denier, Explanation
+from gpuguard.model.explanation import Declaration, Denier, Explanation, LastWriter
 from gpuguard.model.plan import Plan
+from gpuguard.model.process import Process
 from gpuguard.model.rule import Rule
 from gpuguard.model.state import State
 from gpuguard.model.unit import DevicePolicy
 from tests.model.explained import GROUP, ID, UNDECLARED, compared, explained, lost
 from tests.model.programs import runtime, systemd
 
+AT = 1_796_034_737.25
+BASH = Process(4711, "bash", "/usr/bin/bash", control_group="/user.slice/session-3.scope", started=AT - 60)
+UPGRADE = ("systemctl daemon-reload", "dpkg postinst of telegraf", "apt-get", "unattended-upgrade.service")
 OTHER = compared("c 1:3 rwm", node=None, guarded=False, entitled=False, entry="DeviceAllow=/dev/null rwm")
 
 
@@ -126,6 +131,49 @@ class TestPeople:
         text = people(explained(State.AT_RISK, UNDECLARED, shield=True))
         assert "the shield is there: its rewrites take nothing away" in section(text, "What systemd knows:")
 
+    @pytest.mark.parametrize(
+        ("last", "lines"),
+        [
+            (
+                LastWriter(AT, "reload", writer=Process(1, "systemd", control_group="/init.scope"), requester=UPGRADE),
+                ["2026-11-30 11:32:17 CET by systemd (daemon-reload)", f"for {' ← '.join(UPGRADE)}"],
+            ),
+            (
+                LastWriter(AT, "manual", writer=BASH),
+                [
+                    "2026-11-30 11:32:17 CET by bash (pid 4711, by hand) in session-3.scope",
+                    "which is /usr/bin/bash, started 2026-11-30 11:31:17 CET",
+                ],
+            ),
+            (
+                LastWriter(AT, "property", ("CPUQuotaPerSecUSec",), Process(7, "agent")),
+                [
+                    "2026-11-30 11:32:17 CET by agent (pid 7, set-property of CPUQuotaPerSecUSec)",
+                    "which is a program that is not known",
+                ],
+            ),
+            (LastWriter(AT), ["2026-11-30 11:32:17 CET by an unknown program"]),
+            (None, ["unknown"]),
+        ],
+    )
+    def test_who_wrote_last(
+        self, last: Optional[LastWriter], lines: list[str], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """When, who, why, and for whom, in the node's own time."""
+        monkeypatch.setenv("TZ", "CET-1")
+        time.tzset()
+        try:
+            shown = people(explained(State.PROTECTED, compared(), last_writer=last))
+        finally:
+            monkeypatch.undo()
+            time.tzset()
+        assert section(shown, "Who wrote last:") == lines
+
+    def test_without_a_daemon_nobody_saw_who_wrote(self) -> None:
+        """It is told why it is not known."""
+        shown = people(explained(State.PROTECTED, compared(), daemon="stopped"))
+        assert section(shown, "Who wrote last:") == ["unknown: only a daemon at work sees who writes"]
+
     def test_what_is_not_known(self) -> None:
         """Without lists there is no table, and each unknown is told as such."""
         nothing = explained(State.OPAQUE, declaration=None, trouble="no bus", systemd=None, reason="no CAP_SYS_ADMIN")
@@ -141,6 +189,8 @@ class TestPeople:
         found = explained(State.AT_RISK, compared(node=evil, entry=evil), reason=evil, refusal=evil, trouble=evil)
         found = replace(found, container=replace(found.container, name=evil, id=evil, cgroup=f"/{evil}"))
         found = replace(found, node=replace(found.node, trouble=evil))
+        writer = Process(7, evil, evil, control_group=f"/{evil}.scope")
+        found = replace(found, last_writer=LastWriter(0, "property", (evil,), writer, (evil,)))
         files = Declaration(DevicePolicy.AUTO, 1, differs=True, files=(evil,))
         for declaration in (None, files):
             for refusal in (None, evil):
@@ -208,6 +258,27 @@ class TestJson:
             "files": [],
             "refusal": None,
             "trouble": None,
+        }
+
+    def test_who_wrote_last(self) -> None:
+        """The writer and the chain of requesters, as documented."""
+        last = LastWriter(AT, "manual", ("DeviceAllow",), BASH, UPGRADE)
+        shown = json.loads(json.dumps(document(explained(State.LOST, last_writer=last))))
+        assert shown["last_writer"] == {
+            "at": "2026-11-30T10:32:17.250000+00:00",
+            "cause": "manual",
+            "properties": ["DeviceAllow"],
+            "writer": {
+                "pid": 4711,
+                "name": "bash",
+                "exe": "/usr/bin/bash",
+                "unit": "session-3.scope",
+                "container": None,
+                "cgroup": "/user.slice/session-3.scope",
+                "started": "2026-11-30T10:31:17.250000+00:00",
+            },
+            "requester": list(UPGRADE),
+            "request": " ← ".join(UPGRADE),
         }
 
     @pytest.mark.invariant(4)

@@ -196,7 +196,7 @@ def test_repairs() -> None:
 
 
 def test_outage_buckets() -> None:
-    """The buckets tell a healing at the write, systemd's own gap of 80 µs, and milliseconds apart, and reach an hour."""
+    """The buckets tell a healing at the write, systemd's gap of 80 µs, and milliseconds apart, and reach an hour."""
     metrics = Metrics()
     for seconds in (0.00004, 0.00008, 0.003, 3000):
         metrics.outage(seconds)
