@@ -15,8 +15,11 @@ from pathlib import Path
 from typing import Any, Optional, Union
 
 from gpuguard.errors import GpuguardError, NotFoundError
-from gpuguard.model.reports import DaemonReport, ReleaseReport, Repair, RepairReport
+from gpuguard.model.explanation import LastWriter
+from gpuguard.model.last_writer import from_document
+from gpuguard.model.reports import DaemonReport, ReleaseReport, Repair, RepairReport, WriterReport, SourceReport
 from gpuguard.model.state import State
+from gpuguard.model.write import Standing
 
 SOCKET = "control.sock"
 _MAX_LINE = 1 << 20
@@ -28,7 +31,7 @@ _ANSWER_TIME = 300.0
 _CONNECT_TIME = 1.0
 _CONNECT_RETRY = 0.02
 
-Report = Union[RepairReport, ReleaseReport, DaemonReport]
+Report = Union[RepairReport, ReleaseReport, DaemonReport, WriterReport]
 Answer = Callable[[dict[str, Any]], Awaitable[Report]]
 
 
@@ -105,7 +108,24 @@ async def daemon_runs(run: Path) -> Optional[bool]:
 async def daemon(run: Path) -> DaemonReport:
     """Ask the daemon about itself. Raises GpuguardError."""
     report = await _ask(run, {"verb": "daemon"}, _REQUEST_TIME)
-    return DaemonReport(report["version"], report["mode"], report["settings"], report["trouble"])
+    standing = report.get("standing")  # a daemon from before an upgrade tells less
+    return DaemonReport(
+        report["version"],
+        report["mode"],
+        report["settings"],
+        report["trouble"],
+        sources=tuple(SourceReport(row["name"], row["up"], row["reason"]) for row in report.get("sources", ())),
+        standing=None if standing is None else Standing(standing["scheduling"], standing["reason"]),
+    )
+
+
+async def last_writer(run: Path, name: str) -> Optional[LastWriter]:
+    """Ask the daemon who wrote a container's list last, None when it does not know. Raises GpuguardError."""
+    report = await _ask(run, {"verb": "last_writer", "name": name}, _REQUEST_TIME)
+    try:
+        return None if report["last"] is None else from_document(report["last"])
+    except ValueError as error:
+        raise GpuguardError(f"{run / SOCKET}: the daemon answers what makes no sense: {error}") from error
 
 
 async def repair(run: Path, names: Sequence[str]) -> RepairReport:

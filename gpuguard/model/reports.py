@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Optional
+from typing import Any, Optional
 
 from gpuguard.model.state import State
+from gpuguard.model.write import Standing
 
 # Nothing is left to do for a container in one of these.
 WELL = frozenset({State.PROTECTED, State.UNRESTRICTED})
@@ -54,13 +55,32 @@ class ReleaseReport:
 
 
 @dataclass(frozen=True)
+class SourceReport:
+    """An event source of a daemon: whether it works, and if not, why."""
+
+    name: str
+    up: bool
+    reason: Optional[str] = None
+
+
+@dataclass(frozen=True)
+class WriterReport:
+    """Who wrote a container's device list last, in the form of last_writer.to_document(); None: not known."""
+
+    last: Optional[dict[str, Any]]
+
+
+@dataclass(frozen=True)
 class DaemonReport:
     """A running daemon: its version, the mode that it runs in, and its settings as TOML.
 
-    `trouble` says what it was told to take for its settings and did not.
+    `trouble` says what it was told to take for its settings and did not; `standing` is how the sentinel runs, None
+    where there is none.
     """
 
     version: str
     mode: str
     settings: str
     trouble: Optional[str] = None
+    sources: tuple[SourceReport, ...] = ()
+    standing: Optional[Standing] = None

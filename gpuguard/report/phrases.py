@@ -36,7 +36,7 @@ _ACTIONS = {
 }
 _SCHEDULING = {
     "rr": "in the real-time class (SCHED_RR)",
-    "nice": "before ordinary programs (nice -20), not in the real-time class",
+    "nice": "ahead of ordinary programs by its nice level",
     "normal": "like any ordinary program",
 }
 

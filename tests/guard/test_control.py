@@ -18,8 +18,9 @@ import pytest
 from gpuguard.errors import GpuguardError, NotFoundError
 from gpuguard.guard import control
 from gpuguard.guard.control import SOCKET, ControlServer
-from gpuguard.model.reports import DaemonReport, ReleaseReport, Repair, RepairReport
+from gpuguard.model.reports import DaemonReport, ReleaseReport, Repair, RepairReport, SourceReport
 from gpuguard.model.state import State
+from gpuguard.model.write import Standing
 from tests.report.support import until
 
 REPAIR = RepairReport(
@@ -34,7 +35,14 @@ import asyncio, pathlib, sys
 from gpuguard.guard.control import daemon_runs
 print(asyncio.run(daemon_runs(pathlib.Path(sys.argv[1]))))
 """
-DAEMON = DaemonReport("1.0", "observe", '[guard]\nmode = "observe"\n', "configuration not taken")
+DAEMON = DaemonReport(
+    "1.0",
+    "observe",
+    '[guard]\nmode = "observe"\n',
+    "configuration not taken",
+    sources=(SourceReport("signals", up=True), SourceReport("monitor", up=False, reason="no such bus")),
+    standing=Standing("nice", "not permitted"),
+)
 RELEASE = ReleaseReport("docker-a.scope", "a", ("c 195:0 rw",), ("c 195:0 rw",), ())
 
 
@@ -108,6 +116,19 @@ class TestConversation:
         """What the daemon tells of itself arrives as it was given."""
         assert await control.daemon(run) == DAEMON
         assert desk.requests == [{"verb": "daemon"}]
+
+    async def test_of_a_daemon_from_before_an_upgrade(self, run: Path) -> None:
+        """What it does not tell of itself yet is not known, and the rest is."""
+
+        async def older(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            await reader.readline()
+            report = {"version": "0.1", "mode": "enforce", "settings": "", "trouble": None}
+            writer.write(json.dumps({"report": report}).encode() + b"\n")
+            writer.close()
+
+        server = await asyncio.start_unix_server(older, str(run / SOCKET))
+        assert await control.daemon(run) == DaemonReport("0.1", "enforce", "")
+        server.close()
 
     async def test_not_found(self, run: Path, desk: Desk) -> None:
         """What the daemon does not find the command does not find, in the same words."""

@@ -124,8 +124,8 @@ def test_ids() -> None:
         ),
         (
             KINDS.sentinel_standing,
-            {"scheduling": "nice", "reason": "SCHED_RR: not permitted"},
-            f"{SENTINEL} before ordinary programs (nice -20), not in the real-time class: SCHED_RR: not permitted",
+            {"scheduling": "nice", "reason": "no real-time class: not permitted"},
+            f"{SENTINEL} ahead of ordinary programs by its nice level: no real-time class: not permitted",
         ),
         (
             KINDS.events_lost,
