@@ -68,6 +68,10 @@ class LedgerError(GpuguardError):
     """The ledger on disk cannot be read or written."""
 
 
+class FanotifyError(GpuguardError):
+    """Writes to device lists cannot be seen as they happen: no fanotify here, or no right to it, or no more of it."""
+
+
 class SentinelError(GpuguardError):
     """What the daemon and its sentinel said to each other makes no sense, or there is no sentinel to talk to."""
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuguard.guard.backoff import Backoff
+from gpuguard.model.backoff import Backoff
 
 MAX, WINDOW, PAUSE = 3, 10.0, 30.0
 
