@@ -46,8 +46,15 @@ class Overflow:
     """From the sentinel: something was not told, by the kernel or by itself. Look at everything."""
 
 
+@dataclass(frozen=True)
+class Blind:
+    """From the sentinel: it cannot see what it is to watch, and why. It goes on trying; Overflow tells the end of it."""
+
+    reason: str
+
+
 ToSentinel = Union[Watched, Forget, Ping]
-FromSentinel = Union[Standing, Write, ProgramsChanged, Pong, Overflow]
+FromSentinel = Union[Standing, Write, ProgramsChanged, Pong, Overflow, Blind]
 Message = Union[ToSentinel, FromSentinel]
 
 _Made = dict[str, Any]
@@ -143,6 +150,7 @@ _READERS: dict[str, Callable[[_Made], Message]] = {
     "Write": _write,
     "ProgramsChanged": _programs_changed,
     "Overflow": _overflow,
+    "Blind": lambda made: Blind(_text(made["reason"])),
 }
 
 

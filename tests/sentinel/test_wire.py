@@ -12,7 +12,7 @@ from gpuguard.errors import GpuguardError
 from gpuguard.model.process import Process
 from gpuguard.model.ruleset import RuleSet
 from gpuguard.model.write import ProgramsChanged, Standing, Watched, Write
-from gpuguard.sentinel.wire import Forget, Message, Overflow, Ping, Pong, decode, encode
+from gpuguard.sentinel.wire import Blind, Forget, Message, Overflow, Ping, Pong, decode, encode
 from tests.model.strategies import RULES as ANY_RULE
 
 TEXT = st.text(st.characters(exclude_categories=[]), max_size=20)
@@ -55,6 +55,7 @@ MESSAGES: st.SearchStrategy[Message] = st.one_of(
     ),
     st.builds(ProgramsChanged, TIMES, TEXT, st.none() | PROCESSES, CHAINS),
     st.just(Overflow()),
+    st.builds(Blind, TEXT),
 )
 
 
