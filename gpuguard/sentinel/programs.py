@@ -36,14 +36,12 @@ _SYSTEMD = "systemd"
 def run(link: Link, settings: Settings) -> NoReturn:
     """Tell of changes until the daemon is gone. Raises DaemonGoneError.
 
-    Without the tracer that is told, once for each reason, and nothing else.
+    Without the tracer that is told, and nothing else.
     """
-    programs, blind = Programs(link, settings.proc), ""
+    programs, blind = Programs(link, settings.proc), False
     while True:
-        why = _watch(programs, link, resumed=bool(blind))
-        if why != blind:
-            blind = why
-            link.send(Blind(why))
+        link.send(Blind(_watch(programs, link, resumed=blind)))
+        blind = True
         programs.wait(_RETRY)
 
 

@@ -48,7 +48,7 @@ class Overflow:
 
 @dataclass(frozen=True)
 class Blind:
-    """From the sentinel: it cannot see what it is to watch, and why. It goes on trying; Overflow tells the end of it."""
+    """From the sentinel: it cannot see what it is to watch, and why. It goes on trying; Overflow tells the end."""
 
     reason: str
 
