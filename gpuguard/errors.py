@@ -60,6 +60,10 @@ class NoSuchUnitError(BusError):
     """systemd does not know the unit (any more)."""
 
 
+class SourceError(GpuguardError):
+    """An event source that cannot deliver here, or no longer."""
+
+
 class UnitFileError(GpuguardError):
     """A unit's file on disk cannot be read: what systemd would make of it at its next reload is unknown."""
 

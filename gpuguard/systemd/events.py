@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Optional, Union
+from typing import Callable, Optional, Union
+
+from gpuguard.source import SourceDown as SourceDown  # noqa: PLC0414 -- a re-export, as type checkers know it
+from gpuguard.source import SourceUp as SourceUp  # noqa: PLC0414
 
 # The names of the sources, as SourceUp and SourceDown give them.
 SIGNALS = "signals"
@@ -38,21 +41,6 @@ class UnitRemoved:
 
 
 @dataclass(frozen=True)
-class SourceUp:
-    """The source delivers from now on. What happened before is unknown: look at everything once."""
-
-    source: str
-
-
-@dataclass(frozen=True)
-class SourceDown:
-    """The source delivers nothing until its next SourceUp; it goes on trying by itself."""
-
-    source: str
-    reason: str
-
-
-@dataclass(frozen=True)
 class Called:
     """Somebody called one of systemd's methods that rewrite device rules, over the system bus.
 
@@ -68,3 +56,4 @@ class Called:
 
 
 Event = Union[Reloading, ManagerReplaced, UnitNew, UnitRemoved, SourceUp, SourceDown, Called]
+OnEvent = Callable[[Event], None]

@@ -10,10 +10,11 @@ import dataclasses
 from typing import Optional
 
 from gpuguard.errors import BusError
+from gpuguard.source import Source, together
 from gpuguard.systemd import codec, events
 from gpuguard.systemd.bus import DBUS, DBUS_PATH, Bus
+from gpuguard.systemd.events import OnEvent
 from gpuguard.systemd.manager import MANAGER, SYSTEMD
-from gpuguard.systemd.source import OnEvent, Source, together
 
 MEMBERS = ("SetUnitProperties", "StartTransientUnit", "Reload", "Reexecute")
 

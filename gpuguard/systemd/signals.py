@@ -7,10 +7,11 @@ import contextlib
 from typing import Callable, Optional
 
 from gpuguard.errors import BusUnavailableError
+from gpuguard.source import Source, together
 from gpuguard.systemd import codec, events
 from gpuguard.systemd.bus import DBUS, DBUS_PATH, Bus
+from gpuguard.systemd.events import OnEvent
 from gpuguard.systemd.manager import MANAGER, SYSTEMD, SYSTEMD_PATH, Manager
-from gpuguard.systemd.source import OnEvent, Source, together
 from gpuguard.systemd.wire import Deliver, Wanted
 
 LONGEST_PAUSE = 5.0
