@@ -17,7 +17,7 @@ from structlog.typing import FilteringBoundLogger
 from gpuguard import __version__
 from gpuguard.config import DEFAULT_FILE, Settings, load
 from gpuguard.errors import BusError, GpuguardError
-from gpuguard.guard import verbs
+from gpuguard.guard import shield, verbs
 from gpuguard.guard.build import Assembly, assemble
 from gpuguard.guard.clock import Clock
 from gpuguard.guard.control import ControlServer
@@ -90,6 +90,7 @@ class Daemon:
         async with contextlib.AsyncExitStack() as stack:
             assembly = self._assemble(settings)
             stack.push_async_callback(assembly.close)
+            stack.push_async_callback(self._unshield, assembly, stop)
             if self._shown is not None:
                 assembly.guard.parts.recorder.take_over(self._shown.guard.parts.recorder)
             clock = Clock(assembly.guard, assembly.watch, settings.guard.poll_interval, settings.guard.settle)
@@ -113,6 +114,14 @@ class Daemon:
                 self._keep_textfile(settings.metrics.textfile),
                 self._endpoint.run(),
             )
+
+    async def _unshield(self, assembly: Assembly, stop: asyncio.Event) -> None:
+        """Remove the shields at the end; they stay over a change of settings that wants them, too."""
+        after = None if stop.is_set() else self._next
+        if after is None or not after.guard.shield or self._mode(after) != "enforce":
+            await assembly.watch.close()
+            guard = assembly.guard
+            await shield.remove_all(guard.parts, guard.policy, list(guard.scopes.values()))
 
     async def _other_settings(self, settings: Settings, assembly: Assembly, reload: asyncio.Event) -> None:
         """Wait until a SIGHUP brings other settings; one that does not disturbs nobody."""
@@ -181,8 +190,8 @@ class Daemon:
         if self._shown is None:
             mode = self._mode(settings)
             emit(self._log, KINDS.started, version=__version__, mode=mode, cgroup=cgroup, systemd=systemd)
-        for setting in _without_effect(settings):
-            emit(self._log, KINDS.no_effect, setting=setting)
+        for setting, where in _without_effect(settings, cgroup):
+            emit(self._log, KINDS.no_effect, setting=setting, where=where)
         self._tell_status(assembly)
         self._ready_due = not self._notify.ready()
 
@@ -227,12 +236,12 @@ class Daemon:
         return None
 
 
-def _without_effect(settings: Settings) -> Iterator[str]:
-    """Yield the settings that ask for what a later version will do."""
-    if settings.guard.shield:
-        yield "[guard] shield"
+def _without_effect(settings: Settings, cgroup: str) -> Iterator[tuple[str, str]]:
+    """Yield the settings that ask for what a later version will do, or what cgroup v2 has no use for, and say which."""
+    if settings.guard.shield and cgroup == "v2":
+        yield "[guard] shield", "on cgroup v2"
     if settings.escalate.command:
-        yield "[escalate] command"
+        yield "[escalate] command", "in this version of gpuguard"
 
 
 async def _first_of(*work: Coroutine[Any, Any, Any]) -> None:

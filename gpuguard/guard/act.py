@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 
+from gpuguard.guard import shield
 from gpuguard.guard.mend import Deed
 from gpuguard.guard.parts import Parts, Policy
 from gpuguard.guard.scope import Scope
@@ -35,7 +36,10 @@ async def declare(parts: Parts, policy: Policy, scope: Scope) -> bool:
     if not scope.deeds:  # what follows a write is a part of the same repair
         scope.backoff.repaired(time.monotonic())
     scope.deeds += [f"declare {entry}" for entry in scope.plan.declare]
-    deed = await parts.mender.declare(scope.target, scope.plan.declare, _curable(scope))
+    scope.outstanding = True
+    keep = shield.stands(parts, policy, scope)
+    deed = await parts.mender.declare(scope.target, scope.plan.declare, _curable(scope), keep=keep)
+    scope.outstanding = not deed.answered
     _done(parts, scope, deed)
     await ask_systemd(parts, scope)
     in_vain = deed.answered and (deed.refused or not _forgotten(scope))

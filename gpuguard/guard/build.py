@@ -76,6 +76,7 @@ def assemble(  # noqa: PLR0913 - each is a fact of its own
         max_repairs=settings.backoff.max_repairs,
         window=settings.backoff.window,
         pause=settings.backoff.pause,
+        shield=settings.guard.shield and mode is CgroupMode.V1,
     )
     guard = Guard(parts, policy)
     guard.remember()

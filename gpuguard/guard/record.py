@@ -37,6 +37,7 @@ class _Told:
     outage: Optional[Outage] = None
     declared: tuple[Rule, ...] = ()
     fighting: bool = False
+    shielded: bool = False
 
 
 @dataclass
@@ -154,6 +155,9 @@ class Recorder:
             emit(self.log, KINDS.excess, **self._fields(scope), devices=self._names(verdict.excess))
         told.excess = verdict.excess
         self._tell_declared(scope, told)
+        if scope.shielded and not told.shielded:
+            told.shielded = True
+            emit(self.log, KINDS.shielded, **self._fields(scope))
         if (verdict.state, scope.reason) != (told.state, told.reason):
             self._tell_state(scope, told)
         told.state, told.reason = verdict.state, scope.reason
@@ -175,6 +179,7 @@ class Recorder:
             if told.state is not State.AT_RISK:
                 self.metrics.drift("at_risk", "unknown", None)
             kind = KINDS.declare_failed if scope.futile is not None or scope.plan.undeclarable else KINDS.at_risk
+            kind = KINDS.shield_keeps if scope.kept else kind
             emit(self.log, kind, **self._fields(scope), devices=self._names(verdict.at_risk), reason=scope.reason)
 
     def _tell_hopeless(self, scope: Scope, told: _Told) -> None:
@@ -197,8 +202,10 @@ class Recorder:
         emit(self.log, KINDS.source_down, source=source, reason=reason)
 
     def shield_removed(self, scope: Scope) -> None:
-        """Tell that a shield that nobody held up any more is gone."""
-        emit(self.log, KINDS.shield_removed, **self._fields(scope))
+        """Tell that a shield is gone: one that was there for good, or that nobody held up any more."""
+        told = self._of(scope)
+        emit(self.log, KINDS.unshielded if told.shielded else KINDS.shield_removed, **self._fields(scope))
+        told.shielded = False
 
     def released(self, scope: Scope, rules: Iterable[Rule]) -> None:
         """Tell that somebody had devices forgotten on purpose."""

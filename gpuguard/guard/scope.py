@@ -46,6 +46,8 @@ class Scope:
     `futile` is what systemd declared when a declaration was last tried in vain. `whole_at` is when
     the scope was last seen with all its rules; `made_good` is the last rewrite by systemd after which
     rules were given back; `deeds` and `error` are what the last look did and what failed of it.
+    `outstanding`: systemd has not answered a declaration. `shielded`: the shield stands for good; `shields` counts
+    how often one was raised or removed.
     """
 
     target: Target
@@ -63,6 +65,9 @@ class Scope:
     deeds: list[str] = field(default_factory=list)
     error: Optional[str] = None
     whole_at: Optional[float] = None
+    outstanding: bool = False
+    shielded: bool = False
+    shields: Optional[Backoff] = None
 
     @property
     def effective(self) -> Optional[RuleSet]:
@@ -80,7 +85,13 @@ class Scope:
         if self.verdict is None:
             return None
         # On cgroup v2 what keeps systemd from being told keeps the loss from being mended, too.
-        return (None if self.verdict.blocked else self.plan.hindrance) or self.verdict.reason
+        reason = (None if self.verdict.blocked else self.plan.hindrance) or self.verdict.reason
+        return f"{reason}; the shield keeps it" if self.kept else reason
+
+    @property
+    def kept(self) -> bool:
+        """Whether the shield keeps what systemd does not know."""
+        return self.shielded and self.state is State.AT_RISK
 
     @property
     def restarts(self) -> bool:

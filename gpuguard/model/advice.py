@@ -16,6 +16,7 @@ from gpuguard.model.state import State
 
 _NO_RELOAD = "Until then no daemon-reload, set-property or package update on this node."
 _IN_THE_UNIT = {Refusal.NOT_TRANSIENT.value, Refusal.RESTARTABLE.value}
+_SHIELDED = "Until then the shield keeps the devices; it goes when the daemon is stopped."
 _KEEP = "Until then keep the daemon running: it writes the devices back after each rewrite."
 _GENERATED_ID = 64
 _ENFORCE = (
@@ -145,7 +146,7 @@ def _at_risk(explanation: Explanation) -> Iterator[str]:
         yield from _why_undeclared(explanation)
     elif explanation.declaration.differs and _all_in_memory(explanation):
         yield from _overruled(explanation.declaration, name)
-        yield _NO_RELOAD
+        yield _SHIELDED if explanation.shield else _NO_RELOAD
     elif explanation.guards and not explanation.declares:
         yield "Set [guard] declare = true, then `systemctl reload gpuguard`: it would be declared now."
     elif explanation.node.daemon == "running" and explanation.node.mode == "observe":
@@ -189,6 +190,13 @@ def _why_undeclared(explanation: Explanation) -> Iterator[str]:
     else:
         yield f"Start the container with a device number in place of `*` for {', '.join(map(str, plan.undeclarable))}."
     if explanation.container.state is State.AT_RISK:
+        yield from _meanwhile(explanation)
+
+
+def _meanwhile(explanation: Explanation) -> Iterator[str]:
+    if explanation.shield:
+        yield _SHIELDED
+    else:
         yield _KEEP if explanation.guards and explanation.node.cgroup == "v1" else _NO_RELOAD
 
 

@@ -155,7 +155,7 @@ class KINDS(enum.Enum):
     no_effect = (
         "fd644c9fdcd14ca0aae88ffdad80482c",
         "warning",
-        "the setting {setting} has no effect in this version of gpuguard",
+        "the setting {setting} has no effect {where}",
     )
 
     revoked = (
@@ -177,6 +177,11 @@ class KINDS(enum.Enum):
         "96105453f06a41d28a367282b9d2021d",
         "info",
         "{who}: no longer shielded: systemd can take away again what it does not know",
+    )
+    shield_keeps = (
+        "916f770caba11f9890a9d94448daa413",
+        "warning",
+        "{who}: systemd cannot be made to remember {devices}, the shield alone keeps it from taking them: {reason}",
     )
     sentinel_standing = (
         "e1f945e2c5f0404d9cce0096261dd101",

@@ -61,6 +61,7 @@ IDS = {
     "granted": "d529a468e07546c9b7bbe060919b6482",
     "shielded": "2f60edf26c724c3789bd913e09aac54c",
     "unshielded": "96105453f06a41d28a367282b9d2021d",
+    "shield_keeps": "916f770caba11f9890a9d94448daa413",
     "sentinel_standing": "e1f945e2c5f0404d9cce0096261dd101",
     "events_lost": "c1c90ff17f834182972a08b2f77e95f5",
     "device_event": "9d87428df02e4a4584507cad57cc8e5c",
