@@ -23,6 +23,7 @@ from gpuguard.kernel.devices_v1 import DevicesV1
 from gpuguard.kernel.devices_v2 import DevicesV2
 from gpuguard.kernel.mode import CgroupMode, detect
 from gpuguard.kernel.procfs import Host
+from gpuguard.kernel.start_phase import StartPhase
 from gpuguard.report.metrics import Metrics
 from gpuguard.systemd.link import Link
 
@@ -68,6 +69,7 @@ def assemble(  # noqa: PLR0913 - each is a fact of its own
         ledger=ledger,
         recorder=Recorder(metrics, log, guarded.node_of),
         causes=Causes(),
+        start_phase=StartPhase(_hierarchy(mode, Path(paths.cgroup)), Path(paths.proc)),
     )
     policy = Policy(
         enforce=enforce,
@@ -84,6 +86,9 @@ def assemble(  # noqa: PLR0913 - each is a fact of its own
 
 
 def _devices(mode: CgroupMode, cgroup: Path, guarded: GuardedDevices) -> DeviceControl:
-    if mode is CgroupMode.V1:
-        return DevicesV1(cgroup / "devices")
-    return DevicesV2(cgroup, guarded.candidates)
+    hierarchy = _hierarchy(mode, cgroup)
+    return DevicesV1(hierarchy) if mode is CgroupMode.V1 else DevicesV2(hierarchy, guarded.candidates)
+
+
+def _hierarchy(mode: CgroupMode, cgroup: Path) -> Path:
+    return cgroup / "devices" if mode is CgroupMode.V1 else cgroup

@@ -180,6 +180,8 @@ class Guard:
     def _observe(self, scope: Scope) -> Observation:
         target, view = scope.target, scope.view or SystemdView()
         seen, trouble = None, view.trouble
+        # Before the list is read: what the hooks wrote until then is in it.
+        starting = self.parts.start_phase.starting(target.control_group) if scope.settling else None
         try:
             seen = self.parts.devices.read(target.control_group, scope.entitled.rules if scope.entitled else ())
             if seen.inode != target.inode:
@@ -200,6 +202,7 @@ class Guard:
             trouble=trouble,
             writable=self.parts.devices.writable,
             filters=seen.filters if seen is not None else (),
+            starting=starting,
         )
 
     def _learn(self, scope: Scope, look: Observation) -> Optional[Entitlement]:

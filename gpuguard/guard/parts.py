@@ -12,6 +12,7 @@ from gpuguard.guard.observe import SystemdObserver
 from gpuguard.guard.record import Recorder
 from gpuguard.guard.units import Units
 from gpuguard.kernel.devices import DeviceControl
+from gpuguard.kernel.start_phase import StartPhase
 
 
 @dataclass(frozen=True)
@@ -42,3 +43,4 @@ class Parts:
     ledger: Ledger
     recorder: Recorder
     causes: Causes
+    start_phase: StartPhase

@@ -11,6 +11,10 @@ from gpuguard.model.observation import Observation
 from gpuguard.model.rule import Rule
 from gpuguard.model.ruleset import RuleSet
 
+# No runtime waits longer for its hooks. What never begins a program of its own (a WebAssembly module that runs in the
+# runtime's process) is not waited for in vain. Seconds.
+_LONGEST_START = 600.0
+
 
 @dataclass(frozen=True)
 class Entitlement:
@@ -51,9 +55,10 @@ def learn(  # noqa: PLR0913 - each is a fact of its own
 
     Nothing is learnt from what cannot be read or from a cgroup without a filter. Rules that are
     seen while unsettled are added; a settled entitlement does not grow. It settles when nobody but
-    systemd has written for `settle` seconds, outside a reload, with all its rules in force. On cgroup
-    v2, where only a declaration gives back what is lost, it settles without: there the runtime's own
-    program tells what the runtime has given, whatever systemd's denies.
+    systemd has written for `settle` seconds, outside a reload, with all its rules in force, and the
+    container's own program has begun: until then hooks may write. On cgroup v2, where only a declaration
+    gives back what is lost, it settles without all its rules in force: there the runtime's own program
+    tells what the runtime has given, whatever systemd's denies.
     """
     if known is not None and not known.belongs_to(look):
         known = None
@@ -71,7 +76,9 @@ def learn(  # noqa: PLR0913 - each is a fact of its own
         return replace(known, rules=_widest(known.rules | new), quiet_since=look.at)
     quiet_since = max(known.quiet_since, look.started or 0.0)
     whole = not look.effective.missing(known.rules)
-    if (whole or not look.writable) and not reloading and look.at - quiet_since >= settle:
+    quiet = look.at - quiet_since
+    starting = look.starting and quiet < _LONGEST_START
+    if (whole or not look.writable) and not reloading and not starting and quiet >= settle:
         return replace(known, settled=True, invocation=known.invocation or look.invocation)
     return known
 

@@ -42,7 +42,8 @@ class Observation:
     `effective` and `declared` are None when they cannot be told; `trouble` says why.
     `refusal` says why systemd must not be told anything about this unit, None when it may be.
     `at` and `started` are seconds of CLOCK_MONOTONIC. `writable` is whether the kernel has a list that can be written
-    (cgroup v1); else `filters` are the programs that make up `effective`.
+    (cgroup v1); else `filters` are the programs that make up `effective`. `starting` is whether the runtime had, before
+    the list was read, not yet begun the container's own program; None where that cannot be told or was not asked.
     """
 
     unit: str
@@ -57,6 +58,7 @@ class Observation:
     trouble: Optional[str] = None
     writable: bool = True
     filters: tuple[DeviceFilter, ...] = ()
+    starting: Optional[bool] = None
 
     @property
     def unrestricted(self) -> bool:

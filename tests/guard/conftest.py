@@ -22,6 +22,8 @@ BLOCKS_ON_PURPOSE = {
     "gpuguard/kernel/devices_v1.py": {"_read_list", "allow", "shield", "unshield", "shielded"},
     # procfs and the names of device nodes: the same.
     "gpuguard/kernel/procfs.py": {"_read", "number", "nodes"},
+    # cgroupfs and procfs, for a scope that is settling.
+    "gpuguard/kernel/start_phase.py": {"starting"},
     # One small file on the tmpfs at /run, when a container comes, settles, loses devices for the first time, or ends.
     "gpuguard/guard/ledger.py": {"open", "load", "save", "forget"},
     # A unit's files, likewise in /run but for an administrator's drop-ins: some 60 look-ups of directories.
