@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Optional
 
 from gpuguard.config import Devices
@@ -38,6 +38,11 @@ class GuardedDevices:
         self._nodes = dict(self._host.nodes(patterns))
         self._majors = majors
         self._guarded = Guarded.of(self._classes, majors, self._nodes.values())
+
+    @property
+    def nodes(self) -> Mapping[str, DeviceNumber]:
+        """The host's guarded device nodes: path and number, as of the last refresh()."""
+        return self._nodes
 
     def __call__(self, rule: Rule) -> bool:
         """Whether the rule lets anybody open a guarded device."""

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Optional
 
-from gpuguard.config import Settings, parse
+from gpuguard.config import Settings
 from gpuguard.errors import BusError, ConfigError, GpuguardError
 from gpuguard.guard import control, verbs
 from gpuguard.guard.build import Assembly, assemble
 from gpuguard.guard.explain import explanation
+from gpuguard.guard.guardian import guardian_of
 from gpuguard.guard.lock import guard_lock
 from gpuguard.guard.statuses import statuses
 from gpuguard.kernel.mode import detect
-from gpuguard.model.explanation import Explanation
+from gpuguard.model.explanation import Explanation, LastWriter
 from gpuguard.model.reports import ReleaseReport, RepairReport
 from gpuguard.model.status import NodeStatus
 from gpuguard.report.log import silent
@@ -25,27 +26,12 @@ from gpuguard.report.metrics import Metrics
 _PATIENCE = 10.0
 
 
-@dataclass(frozen=True)
-class _Guardian:
-    """What a command knows of the daemon: "running", "stopped" or "unknown", its mode and the settings in force."""
-
-    daemon: str
-    mode: str
-    settings: Settings
-    trouble: Optional[str] = None
-
-    @property
-    def settle(self) -> float:
-        """Without a daemon nobody else has learnt anything: what is in force now counts as given."""
-        return 0.0 if self.daemon == "stopped" else self.settings.guard.settle
-
-
 async def look(settings: Settings, fault: Optional[ConfigError] = None) -> NodeStatus:
     """Look at the node once; changes nothing, needs no daemon. Raises GpuguardError.
 
     `fault`: the settings are only what remains of a bad file; those of a running daemon make up for it.
     """
-    guardian = await _guardian(settings, fault)
+    guardian = await guardian_of(settings, fault)
     assembly = _quiet(guardian.settings, settle=guardian.settle)
     try:
         await _look_at_all(assembly)
@@ -63,7 +49,7 @@ async def look(settings: Settings, fault: Optional[ConfigError] = None) -> NodeS
 
 async def explain(settings: Settings, name: str, fault: Optional[ConfigError] = None) -> Explanation:
     """Explain one container; changes nothing, needs no daemon. Raises GpuguardError; `fault`: as for look."""
-    guardian = await _guardian(settings, fault)
+    guardian = await guardian_of(settings, fault)
     assembly = _quiet(guardian.settings, settle=guardian.settle)
     try:
         await _look_at_all(assembly)
@@ -75,10 +61,20 @@ async def explain(settings: Settings, name: str, fault: Optional[ConfigError] = 
             trouble=guardian.trouble,
         )
         guard = assembly.guard
-        found = explanation(guard.parts, verbs.find(guard, name), node, settings.paths)
-        return replace(found, declares=guardian.settings.guard.declare)
+        scope = verbs.find(guard, name)
+        found = explanation(guard.parts, scope, node, settings.paths)
+        last = await _last_writer(settings, scope.target.unit) if guardian.daemon == "running" else None
+        return replace(found, declares=guardian.settings.guard.declare, last_writer=last)
     finally:
         await assembly.close()
+
+
+async def _last_writer(settings: Settings, unit: str) -> Optional[LastWriter]:
+    """Ask the daemon, which alone remembers."""
+    try:
+        return await control.last_writer(Path(settings.paths.run), unit)
+    except GpuguardError:  # one of another version, or that has not seen the scope yet: unknown
+        return None
 
 
 async def repair(
@@ -87,7 +83,7 @@ async def repair(
     """Repair once, now. A running daemon does it itself. Raises GpuguardError; `fault`: as for look."""
     run = Path(settings.paths.run)
     if dry_run:
-        guardian = await _guardian(settings, fault)
+        guardian = await guardian_of(settings, fault)
         return await _repair(_quiet(guardian.settings, settle=guardian.settle), names, dry_run=True, settle=0.0)
     if await control.daemon_runs(run) is not False:
         return await control.repair(run, names)
@@ -118,26 +114,6 @@ async def release(
             return verbs.release(assembly.guard, assembly.host, name, devices)
         finally:
             await assembly.close()
-
-
-async def _guardian(settings: Settings, fault: Optional[ConfigError]) -> _Guardian:
-    """Ask the daemon, if one runs, what it goes by. Raises `fault` when nobody makes up for the bad file."""
-    run = Path(settings.paths.run)
-    runs = await control.daemon_runs(run)
-    word, trouble = {True: "running", False: "stopped", None: "unknown"}[runs], None
-    if runs:
-        try:
-            report = await control.daemon(run)
-            own = parse(report.settings.encode(), "the daemon's settings")
-        except GpuguardError as error:  # it hangs, or is of another version
-            word, trouble = "unknown", str(error)
-        else:
-            # Where the node's files are seen from here may be another place than from there.
-            own = replace(own, paths=settings.paths)
-            return _Guardian(word, report.mode, own, report.trouble if fault is None else str(fault))
-    if fault is not None:
-        raise fault
-    return _Guardian(word, settings.guard.mode, settings, trouble)
 
 
 async def _repair(assembly: Assembly, names: Sequence[str], *, dry_run: bool, settle: float) -> RepairReport:
