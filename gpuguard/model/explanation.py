@@ -8,6 +8,7 @@ from typing import Optional
 from gpuguard.model.device_filter import DeviceFilter, Owner, named
 from gpuguard.model.plan import Plan
 from gpuguard.model.process import Process
+from gpuguard.model.requester import text
 from gpuguard.model.rule import Rule
 from gpuguard.model.status import ContainerStatus, NodeStatus
 from gpuguard.model.unit import DevicePolicy
@@ -101,7 +102,7 @@ class LastWriter:
     @property
     def request(self) -> str:
         """The chain of requesters in one line, the nearest first; "" for none."""
-        return " ← ".join(self.requester)
+        return text(self.requester)
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,8 @@ _LIMIT = 300
 _MAX_MEMBERS = 16
 _ID_DIGITS = 12  # as docker ps and crictl ps print it
 _CUT = " … "
+_ARROW = " ← "
+_SYSTEMD = "systemd"
 # systemd's own unit, which says nothing that its name does not.
 _INIT = "init.scope"
 
@@ -104,7 +106,10 @@ def _members(value: object) -> list[str]:
 
 
 def _by(known: Mapping[str, str], fields: Mapping[str, Any]) -> str:
-    """Return who did it, how, where, and for whom: "by systemd (daemon-reload) for systemctl ← apt-get"."""
+    """Return who did it, how, where, and for whom.
+
+    "by systemd (daemon-reload) for systemctl daemon-reload ← apt-get", "by bash (pid 7, by hand) in a.scope via sudo".
+    """
     pid: Optional[str] = known.get("writer_pid")
     details = [f"pid {pid}"] if pid not in {None, "1"} else []
     cause = _CAUSES.get(known.get("cause", ""))
@@ -118,8 +123,20 @@ def _by(known: Mapping[str, str], fields: Mapping[str, Any]) -> str:
     if unit and unit != _INIT:
         words.append(f"in {unit}")
     if fields.get("requester"):
-        words.append(f"for {_middle_cut(text(fields['requester']))}")
-    return " ".join(words)
+        words.append(_behind(text(fields["requester"]), known))
+    return " ".join(filter(None, words))
+
+
+def _behind(chain: str, known: Mapping[str, str]) -> str:
+    """Return whom systemd did it for, or what another writer was started by, without what is said already."""
+    writer = known.get("writer", _SYSTEMD)
+    if writer == _SYSTEMD:
+        return f"for {_middle_cut(chain)}"
+    names = chain.split(_ARROW)
+    names = names[names[0] == writer :]
+    if names and names[-1] == known.get("writer_unit"):
+        names.pop()
+    return f"via {_middle_cut(_ARROW.join(names))}" if names else ""
 
 
 def _middle_cut(line: str) -> str:

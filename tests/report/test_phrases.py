@@ -76,8 +76,21 @@ def test_who(fields: dict[str, Any], who: str) -> None:
         ({"writer": "systemd", "cause": "property", "property": ()}, "by systemd (set-property)"),
         (
             {"cause": "runtime", "writer": "runc", "writer_unit": "docker.service", "requester": "docker update"},
-            "by runc (container update) in docker.service for docker update",
+            "by runc (container update) in docker.service via docker update",
         ),
+        (
+            {"writer": "bash", "writer_unit": "session-3.scope", "requester": "bash ← sudo ← sshd ← session-3.scope"},
+            "by bash in session-3.scope via sudo ← sshd",
+        ),
+        (
+            {"writer": "bash", "writer_unit": "session-3.scope", "requester": "bash ← session-3.scope"},
+            "by bash in session-3.scope",
+        ),
+        (
+            {"writer": "bash", "requester": "unplug.sh ← bash ← a container"},
+            "by bash via unplug.sh ← bash ← a container",
+        ),
+        ({"cause": "reload", "requester": "apt-get"}, "by an unknown program (daemon-reload) for apt-get"),
     ],
 )
 def test_by(fields: dict[str, Any], by: str) -> None:
