@@ -7,7 +7,8 @@ import sys
 from collections import deque
 
 from gpuguard.errors import SentinelError
-from gpuguard.sentinel.wire import LONGEST, Forget, FromSentinel, Overflow, Ping, ToSentinel, Watched, decode, encode
+from gpuguard.model.write import Watched
+from gpuguard.sentinel.wire import LONGEST, Forget, FromSentinel, Overflow, Ping, ToSentinel, decode, encode
 
 # Bytes. A report is some 1,000.
 _MOST_WAITING = 1 << 20

@@ -7,7 +7,9 @@ import gc
 import resource
 import signal
 import sys
+from collections.abc import Callable
 from types import FrameType
+from typing import NoReturn
 
 from gpuguard.kernel import scheduling
 from gpuguard.sentinel.link import DaemonGoneError, Link
@@ -28,13 +30,21 @@ def main() -> int:
     signal.signal(signal.SIGXCPU, lambda *_: link.post(scheduling.relent(_TOO_BUSY)))
     with contextlib.suppress(DaemonGoneError):
         link.send(standing)
-        if settings.mode == "v2":
-            from gpuguard.sentinel import programs as loop  # noqa: PLC0415 - each mode pays for its own alone
-        else:
-            from gpuguard.sentinel import writes as loop  # noqa: PLC0415
+        watch = _loop(settings.mode)
         gc.freeze()  # what is made at the start stays, and need not be gone through again
-        loop.run(link, settings)
+        watch(link, settings)
     return 0
+
+
+def _loop(mode: str) -> Callable[[Link, Settings], NoReturn]:
+    """Return what to do in this cgroup mode; each pays for its own imports alone."""
+    if mode == "v2":
+        from gpuguard.sentinel import programs  # noqa: PLC0415
+
+        return programs.run
+    from gpuguard.sentinel import writes  # noqa: PLC0415
+
+    return writes.run
 
 
 def _leave(_signal: int, _frame: FrameType | None) -> None:

@@ -1,8 +1,366 @@
-"""cgroup v1: heal at the write."""
+"""cgroup v1: is woken by each write to a scope's device list, and heals before it does anything else.
 
+Two fanotify groups: what was denied comes first, and is not queued behind the dozen rules that systemd then allows.
+"""
+
+from __future__ import annotations
+
+import heapq
+import os
+import select
+import time
+from collections.abc import Callable
+from itertools import count
+from typing import NoReturn
+
+from gpuguard.errors import CgroupGoneError, CgroupUnreadableError, FanotifyError
+from gpuguard.kernel.device_files import OpenHierarchy
+from gpuguard.kernel.fanotify import Event, Fanotify
+from gpuguard.model.backoff import Backoff
+from gpuguard.model.write import Watched
+from gpuguard.sentinel import healing
 from gpuguard.sentinel.link import Link
+from gpuguard.sentinel.scope import Happening, Scope
 from gpuguard.sentinel.settings import Settings
+from gpuguard.sentinel.telling import Teller
+from gpuguard.sentinel.wire import Blind, Forget, Overflow, Ping, Pong, ToSentinel
+
+_SYSTEMD = 1
+# Seconds until a rule that systemd has on record is missed: its own rewrite takes less than a tenth of that.
+_SECOND_LOOK = 0.002
+# Seconds for whoever allows one rule after the other.
+_SETTLE = 0.005
+# Seconds after a rewrite in which what systemd allows is the rest of it.
+_REWRITE = 1.0
+# Seconds without marks for a scope with too many events.
+_REST = 1.0
+# Seconds until it is tried again where a scope could not be watched.
+_RETRY = 10.0
+# Seconds that an answer may wait for quiet.
+_PATIENCE = 0.2
+# Things done between two looks at what the daemon says.
+_STEPS = 32
 
 
-def run(link: Link, settings: Settings) -> None:
-    """Stub."""
+def run(link: Link, settings: Settings) -> NoReturn:
+    """Heal until the daemon is gone. Raises DaemonGoneError."""
+    try:
+        loop = Writes(link, settings)
+    except FanotifyError as error:
+        link.send(Blind(str(error)))
+        _answer_only(link)
+    loop.run()
+
+
+def _answer_only(link: Link) -> NoReturn:
+    poll = select.poll()
+    while True:
+        poll.register(link, select.POLLIN | (select.POLLOUT if link.full else 0))
+        poll.poll()
+        link.flush()
+        for message in link.receive():
+            if isinstance(message, Ping):
+                link.send(Pong(message.number))
+
+
+class Writes:
+    """The loop. Raises FanotifyError where there is no fanotify."""
+
+    def __init__(self, link: Link, settings: Settings) -> None:
+        self._link = link
+        self._settings = settings
+        self._hierarchy = OpenHierarchy(settings.cgroup / "devices")
+        self._denies, self._allows = Fanotify(), Fanotify()
+        self._teller = Teller(link, settings.proc)
+        self._own = frozenset({os.getpid(), os.getppid()})
+        self._scopes: dict[str, Scope] = {}
+        self._by_inode: dict[int, Scope] = {}
+        self._unwatchable: dict[str, Watched] = {}
+        self._timers: list[tuple[float, int, Callable[[], None]]] = []
+        self._numbers = count()
+        self._pings: list[tuple[float, int]] = []
+        self._urgent = select.poll()
+        self._urgent.register(self._denies, select.POLLIN)
+
+    def run(self) -> NoReturn:
+        """Go round for ever. Raises DaemonGoneError."""
+        poll = select.poll()
+        poll.register(self._denies, select.POLLIN)
+        poll.register(self._allows, select.POLLIN)
+        while True:
+            poll.register(self._link, select.POLLIN | (select.POLLOUT if self._link.full else 0))
+            ready = dict(poll.poll(self._patience()))
+            self._attend()
+            if self._link.fileno() in ready:
+                self._link.flush()
+                for message in self._link.receive():
+                    self._take(message)
+                    self._attend()
+            if self._allows.fileno() in ready:
+                self._allowed()
+            for _ in range(_STEPS):
+                if not self._teller.busy:
+                    break
+                self._teller.step()
+                self._attend()
+            if self._pings:
+                self._answer()
+
+    def _patience(self) -> float | None:
+        """Return how long nothing need be done, in milliseconds; None for ever."""
+        if self._teller.busy:
+            return 0
+        times = [when for when, *_ in self._timers[:1]] + [deadline for deadline, _ in self._pings[:1]]
+        return max(0.0, 1e3 * (min(times) - time.monotonic())) if times else None
+
+    def _attend(self) -> None:
+        """Do what cannot wait: heal, and look again where it is time."""
+        while self._urgent.poll(0):
+            for event in self._denies.read():
+                if event is None:
+                    self._lost()
+                else:
+                    self._denied(event)
+        while self._timers and self._timers[0][0] <= time.monotonic():
+            heapq.heappop(self._timers)[2]()
+
+    def _denied(self, event: Event) -> None:
+        at = time.monotonic()
+        scope = self._by_inode.get(event.inode)
+        if scope is None or scope.resting:
+            return
+        if event.pid in self._own:
+            self._settle(scope)
+            return
+        happening = Happening(scope, at, denied=True, pid=event.pid)
+        if event.pid == _SYSTEMD:
+            scope.rewritten_at = at
+        else:
+            happening.writer = self._teller.identify(event.pid)
+        self._heal(happening)
+        self._teller.happened(happening)
+        if scope.too_many(at, denied=True):
+            self._rest(scope)
+
+    def _heal(self, happening: Happening) -> None:
+        scope = happening.scope
+        try:
+            again = healing.at_once(happening)
+        except CgroupGoneError:
+            self._drop(scope)
+            return
+        except CgroupUnreadableError as error:
+            happening.error, again = str(error), False
+        if again:
+            scope.open.append(happening)
+            self._at(happening.at + _SECOND_LOOK, lambda: self._look_again(scope))
+        elif happening.pid or happening.restored or happening.refused or happening.error:
+            self._teller.over(happening)
+
+    def _look_again(self, scope: Scope) -> None:
+        """Take the second look, unless all was found to be there already, or a later write has its own to come."""
+        if not scope.open or scope.closed or time.monotonic() < scope.open[-1].at + _SECOND_LOOK:
+            return
+        happenings, scope.open = scope.open, []
+        try:
+            healing.the_rest(happenings)
+        except CgroupGoneError:
+            self._drop(scope)
+            return
+        except CgroupUnreadableError as error:
+            happenings[0].error = str(error)
+        self._over(happenings)
+
+    def _over(self, happenings: list[Happening]) -> None:
+        for one in happenings:
+            if one.pid or one.restored or one.refused or one.error:
+                self._teller.over(one)
+
+    def _allowed(self) -> None:
+        for event in self._allows.read():
+            if event is None:
+                self._lost()
+                continue
+            scope = self._by_inode.get(event.inode)
+            if scope is None or scope.resting:
+                continue
+            at = time.monotonic()
+            if scope.open:
+                self._perhaps_whole(scope)
+            if event.pid not in self._own and event.pid not in scope.writers:
+                rewrites = event.pid == _SYSTEMD and at - scope.rewritten_at < _REWRITE
+                if not rewrites:
+                    scope.writers[event.pid] = self._teller.identify(event.pid)
+            if event.pid != os.getpid():
+                self._settle(scope)
+            if scope.too_many(at, denied=False):
+                self._rest(scope)
+            self._attend()
+
+    def _perhaps_whole(self, scope: Scope) -> None:
+        """See whether systemd has come to the end of its rewrite."""
+        try:
+            lacking = scope.look()
+        except CgroupGoneError:
+            self._drop(scope)
+            return
+        except CgroupUnreadableError:
+            return  # the second look tells
+        if not lacking:
+            happenings, scope.open = scope.open, []
+            healing.whole(happenings)
+            self._over(happenings)
+
+    def _settle(self, scope: Scope) -> None:
+        if not scope.settling:
+            scope.settling = True
+            self._at(time.monotonic() + _SETTLE, lambda: self._settled(scope))
+
+    def _settled(self, scope: Scope) -> None:
+        """Tell of what was allowed, and keep the list for the next time."""
+        scope.settling = False
+        if scope.closed:
+            return
+        before, writers = scope.seen, scope.writers
+        scope.writers = {}
+        error = None
+        try:
+            scope.look()
+        except CgroupGoneError:
+            self._drop(scope)
+            return
+        except CgroupUnreadableError as failure:
+            error = str(failure)
+        at = time.monotonic()
+        for pid, writer in writers.items():
+            happening = Happening(scope, at, denied=False, pid=pid, writer=writer)
+            happening.before, happening.after, happening.error = before, scope.seen, error
+            self._teller.happened(happening)
+            self._teller.over(happening)
+
+    def _take(self, message: ToSentinel) -> None:
+        if isinstance(message, Watched):
+            self._watch(message)
+        elif isinstance(message, Forget):
+            self._unwatchable.pop(message.control_group, None)
+            scope = self._scopes.get(message.control_group)
+            if scope is not None:
+                self._drop(scope)
+        else:
+            self._pings.append((time.monotonic() + _PATIENCE, message.number))
+
+    def _watch(self, watched: Watched) -> None:
+        self._unwatchable.pop(watched.control_group, None)
+        scope = self._scopes.get(watched.control_group)
+        if scope is not None and scope.watched.inode != watched.inode:
+            self._drop(scope)
+            scope = None
+        if scope is not None:
+            scope.watch(watched)
+        else:
+            scope = self._opened(watched)
+        if scope is not None and not scope.resting:
+            self._look(scope)
+
+    def _opened(self, watched: Watched) -> Scope | None:
+        limits = self._settings
+        try:
+            files = self._hierarchy.files(watched.control_group, watched.inode)
+        except CgroupGoneError:
+            return None  # the daemon finds that out by itself
+        except CgroupUnreadableError as error:
+            self._blind(watched, str(error))
+            return None
+        scope = Scope(watched, files, Backoff(limits.max_repairs, limits.window, limits.pause))
+        self._scopes[watched.control_group] = scope
+        self._by_inode[files.deny_inode] = self._by_inode[files.allow_inode] = scope
+        return scope if self._mark(scope) else None
+
+    def _blind(self, watched: Watched, why: str) -> None:
+        """Say that a scope is not watched, and try again later."""
+        self._link.send(Blind(why))
+        self._unwatchable[watched.control_group] = watched
+        self._at(time.monotonic() + _RETRY, lambda: self._try_again(watched))
+
+    def _try_again(self, watched: Watched) -> None:
+        if self._unwatchable.get(watched.control_group) is watched:
+            self._watch(watched)
+            if watched.control_group in self._scopes:
+                self._link.send(Overflow())
+
+    def _look(self, scope: Scope) -> None:
+        """See what is missing now, for which nobody is to blame; it is given back if it still is after a while."""
+        happening = Happening(scope, time.monotonic(), denied=False, before=scope.seen)
+        try:
+            lacking = scope.look()
+        except CgroupGoneError:
+            self._drop(scope)
+            return
+        except CgroupUnreadableError as error:
+            happening.error = str(error)
+            self._teller.over(happening)
+            return
+        happening.after = scope.seen
+        if lacking and scope.watched.heal:
+            scope.open.append(happening)
+            self._at(happening.at + _SECOND_LOOK, lambda: self._look_again(scope))
+
+    def _lost(self) -> None:
+        """Look at everything: the kernel has not told all."""
+        self._link.send(Overflow())
+        for scope in list(self._scopes.values()):
+            if not scope.resting:
+                self._heal(Happening(scope, time.monotonic(), denied=True))
+
+    def _rest(self, scope: Scope) -> None:
+        """Stop listening for a while: whoever writes so often must not have a processor for himself."""
+        scope.resting = True
+        self._unmark(scope)
+        self._link.send(Overflow())
+        self._at(time.monotonic() + _REST, lambda: self._resume(scope))
+
+    def _resume(self, scope: Scope) -> None:
+        if scope.closed:
+            return
+        scope.resting = False
+        if self._mark(scope):
+            self._heal(Happening(scope, time.monotonic(), denied=True))
+
+    def _mark(self, scope: Scope) -> bool:
+        try:
+            self._denies.mark(scope.files.deny)
+            self._allows.mark(scope.files.allow)
+        except FanotifyError as error:
+            self._drop(scope)
+            self._blind(scope.watched, str(error))
+            return False
+        return True
+
+    def _unmark(self, scope: Scope) -> None:
+        self._denies.unmark(scope.files.deny)
+        self._allows.unmark(scope.files.allow)
+
+    def _drop(self, scope: Scope) -> None:
+        """Let go of a scope; what is not told of it yet is told as it stands."""
+        if scope.closed:
+            return
+        scope.closed = True
+        self._unmark(scope)
+        for inode in (scope.files.deny_inode, scope.files.allow_inode):
+            self._by_inode.pop(inode, None)
+        self._scopes.pop(scope.watched.control_group, None)
+        scope.files.close()
+        happenings, scope.open = scope.open, []
+        self._over(happenings)
+
+    def _at(self, when: float, do: Callable[[], None]) -> None:
+        heapq.heappush(self._timers, (when, next(self._numbers), do))
+
+    def _answer(self) -> None:
+        """Answer where nothing is left to do, or it has taken too long."""
+        waits = self._teller.busy or any(scope.open or scope.settling for scope in self._scopes.values())
+        now = time.monotonic()
+        due = [ping for ping in self._pings if not waits or ping[0] <= now]
+        self._pings = [ping for ping in self._pings if ping not in due]
+        for _, number in due:
+            self._link.send(Pong(number))

@@ -1,0 +1,123 @@
+"""A sentinel in a node, told and heard by the test in the daemon's place."""
+
+from __future__ import annotations
+
+import itertools
+import socket
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Optional
+
+from gpuguard.model.rule import Rule
+from gpuguard.model.ruleset import RuleSet
+from gpuguard.model.write import Standing, Watched, Write
+from gpuguard.sentinel.command import command
+from gpuguard.sentinel.wire import Message, Ping, Pong, decode, encode
+from tests.lab.node import Node
+from tests.lab.poll import until
+from tests.lab.scope import Scope
+
+GPU = ("c 195:0 rw", "c 195:255 rw")
+_PATIENCE = 10.0
+
+
+class Driven:
+    """One running sentinel. Get it by `driven()`."""
+
+    def __init__(self, node: Node, process: subprocess.Popen[bytes], end: socket.socket) -> None:
+        self.node = node
+        self.process = process
+        self.socket = end
+        self._lines = end.makefile("rb")
+        self._numbers = itertools.count(1)
+        self.heard: list[Message] = []
+
+    def tell(self, message: Message) -> None:
+        """Say something as the daemon would."""
+        self.socket.sendall(encode(message))
+
+    def hear(self) -> Message:
+        """Wait for the next thing that it says."""
+        line = self._lines.readline()
+        assert line, "the sentinel has ended"
+        message = decode(line)
+        self.heard.append(message)
+        return message
+
+    def caught_up(self) -> list[Message]:
+        """Return all that it says until it has done what it was told."""
+        number, said = next(self._numbers), []
+        self.tell(Ping(number))
+        while (message := self.hear()) != Pong(number):
+            said.append(message)
+        return said
+
+    def writes(self) -> list[Write]:
+        """Return what it tells of writes until it has done what it was told."""
+        return [message for message in self.caught_up() if isinstance(message, Write)]
+
+    def watch(
+        self, scope: Scope, undeclared: tuple[str, ...] = GPU, declared: tuple[str, ...] = (), *, heal: bool = True
+    ) -> Watched:
+        """Have a scope watched, and return how."""
+        watched = Watched(group(scope), inode(scope), rules(*undeclared), rules(*declared), heal)
+        self.tell(watched)
+        return watched
+
+
+@contextmanager
+def driven(
+    node: Node, *, max_repairs: int = 5, window: float = 60.0, pause: float = 30.0, prefix: Optional[list[str]] = None
+) -> Iterator[Driven]:
+    """Start a sentinel in the node, and wait until it says how it runs."""
+    ours, theirs = socket.socketpair()
+    arguments = command(
+        0, mode=node.mode, cgroup="/sys/fs/cgroup", proc="/proc", max_repairs=max_repairs, window=window, pause=pause
+    )
+    with ours, theirs:
+        process = node.popen([*(prefix or []), *arguments], stdin=theirs.fileno())
+        theirs.close()
+        ours.settimeout(_PATIENCE)
+        sentinel = Driven(node, process, ours)
+        try:
+            assert isinstance(sentinel.hear(), Standing)
+            yield sentinel
+        finally:
+            sentinel._lines.close()
+            ours.close()
+            process.communicate(timeout=_PATIENCE)
+
+
+def give(scope: Scope, *lines: str) -> None:
+    """Write rules as a runtime's hook does."""
+    for line in lines:
+        (scope.cgroup / "devices.allow").write_text(line, encoding="ascii")
+
+
+def rules(*lines: str) -> frozenset[Rule]:
+    """Return the rules of these lines."""
+    return frozenset(map(Rule.parse, lines))
+
+
+def listed(scope: Scope) -> RuleSet:
+    """Return what the kernel allows the scope."""
+    return RuleSet.parse((scope.cgroup / "devices.list").read_text(encoding="ascii"))
+
+
+def inode(scope: Scope) -> int:
+    """Return the inode of a scope's control group."""
+    return scope.cgroup.stat().st_ino
+
+
+def group(scope: Scope) -> str:
+    """Return a scope's control group, as systemd names it."""
+    return scope.node.run(["systemctl", "show", "--property=ControlGroup", "--value", scope.name]).stdout.strip()
+
+
+def until_whole(scope: Scope, *lines: str, seconds: float = 5.0) -> float:
+    """Wait until a scope has these rules, and return how long that took."""
+    began = time.monotonic()
+    until(lambda: not listed(scope).missing(rules(*lines)), seconds, f"{lines} in {scope.name}")
+    return time.monotonic() - began
