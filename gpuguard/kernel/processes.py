@@ -80,7 +80,7 @@ class Processes:
         """
         deadline = time.monotonic() + budget
         for pid in self._youngest_first():
-            if self._asks(pid):
+            if self.asks(pid):
                 line = self.lineage(pid)
                 if line and wanted(line[0].command):
                     return line
@@ -88,7 +88,7 @@ class Processes:
                 break
         return ()
 
-    def _asks(self, pid: int) -> bool:
+    def asks(self, pid: int) -> bool:
         """Whether it is a program of root's that asks systemd: others cannot use its private socket."""
         if self._bytes(f"{pid}/comm").removesuffix(b"\n") not in _ASKERS:
             return False

@@ -16,13 +16,17 @@ MISC_MAJOR = 10
 class DeviceClass:
     """One kind of device: fixed character majors, patterns of driver names, patterns of node paths.
 
-    The node patterns are for the caller to look up: the model reads no file system.
+    The node patterns are for the caller to look up: the model reads no file system. By `modules`, patterns of names of
+    kernel modules and of their PCI drivers, and by `vendors`, as PCI_ID has them, it is known that such a device or its
+    driver comes or goes; they guard nothing.
     """
 
     name: str
     majors: frozenset[int] = frozenset()
     drivers: tuple[str, ...] = ()
     nodes: tuple[str, ...] = ()
+    modules: tuple[str, ...] = ()
+    vendors: frozenset[str] = frozenset()
 
 
 BUILT_IN = {
@@ -34,19 +38,33 @@ BUILT_IN = {
             majors=frozenset({195}),
             drivers=("nvidia*",),
             nodes=("/dev/nvidia*", "/dev/nvidia-caps/*", "/dev/nvidia-caps-imex-channels/*"),
+            vendors=frozenset({"10DE"}),
         ),
-        DeviceClass("amd", drivers=("kfd",), nodes=("/dev/kfd", "/dev/dri/renderD*")),
+        DeviceClass(
+            "amd",
+            drivers=("kfd",),
+            nodes=("/dev/kfd", "/dev/dri/renderD*"),
+            modules=("amdgpu",),
+            vendors=frozenset({"1002"}),
+        ),
         DeviceClass(
             "ascend",
             drivers=("davinci*", "devmm_svm*", "hisi_hdc*"),
             nodes=("/dev/davinci*", "/dev/devmm_svm", "/dev/hisi_hdc"),
+            modules=("drv_davinci*", "drv_devmm*"),
         ),
         DeviceClass(
             "habana",
             drivers=("accel", "habanalabs*"),
             nodes=("/dev/accel/*", "/dev/hl[0-9]*", "/dev/hl_controlD*"),
+            vendors=frozenset({"1DA3"}),
         ),
-        DeviceClass("infiniband", drivers=("infiniband_*",), nodes=("/dev/infiniband/*",)),
+        DeviceClass(
+            "infiniband",
+            drivers=("infiniband_*",),
+            nodes=("/dev/infiniband/*",),
+            modules=("ib_uverbs", "ib_umad", "rdma_ucm", "mlx*_ib"),
+        ),
     )
 }
 
