@@ -12,6 +12,10 @@ from gpuguard.model.scope_name import ContainerScope
 _UNITS = (".service", ".scope")
 # What the kernel appends to the path of an executable that was replaced or sealed (d_path).
 _DELETED = " (deleted)"
+# Runtimes run from a sealed copy of themselves, which no container can overwrite: /memfd:crun_cloned:/proc/self/exe
+# (crun and runc, cloned_binary.c).
+_MEMFD = "/memfd:"
+_CLONED = "_cloned:"
 
 # Programs that give containers their devices, and take them away again.
 _RUNTIMES = frozenset({
@@ -21,9 +25,10 @@ _RUNTIMES = frozenset({
 })  # fmt: skip
 _SHIM = "containerd-shim"
 # Groups that runtimes without systemd's help make (their cgroupfs driver).
-_CONTAINER_GROUPS = frozenset(
-    {"docker", "kubepods", "kubepods.slice", "libpod_parent", "lxc", "lxc.payload", "machine.slice"}
-)
+_CONTAINER_GROUPS = frozenset({"docker", "kubepods", "kubepods.slice", "libpod_parent", "lxc", "machine.slice"})
+_PAYLOADS = ("lxc.payload", "libpod-payload-")
+# Scopes of the host's own programs that stand among those of the containers: conmon, and the runtime below it.
+_MONITORS = ("libpod-conmon-", "crio-conmon-")
 
 
 class Role(enum.Enum):
@@ -57,13 +62,18 @@ class Process:
     @property
     def program(self) -> str:
         """The program's name: that of its executable, else the kernel's."""
-        return PurePosixPath(self.exe.removesuffix(_DELETED) if self.exe else self.name).name or self.name
+        path = self.exe.removesuffix(_DELETED)
+        if path.startswith(_MEMFD) and _CLONED in path:
+            return path[len(_MEMFD) :].partition(_CLONED)[0] or self.name
+        return PurePosixPath(path).name or self.name
 
     @property
     def unit(self) -> Optional[str]:
-        """The systemd unit that it runs in, None for none."""
-        names = [part for part in self.control_group.split("/") if part.endswith(_UNITS)]
-        return names[-1] if names else None
+        """The unit of the host's systemd that it runs in, None for none. What a unit has made below it is none."""
+        for part in self.control_group.split("/"):
+            if part and not part.endswith(".slice"):
+                return part if part.endswith(_UNITS) else None
+        return None
 
     @property
     def container(self) -> Optional[ContainerScope]:
@@ -76,16 +86,21 @@ class Process:
 
     @property
     def role(self) -> Role:
-        """Who it is. Names alone make nobody systemd or a host's program."""
+        """Who it is. Names alone make nobody systemd, a runtime or a host's program."""
         if self.pid == 1:
             return Role.SYSTEMD
         if self.contained:
             return Role.CONTAINER
-        if self.program in _RUNTIMES or self.program.startswith(_SHIM):
-            return Role.RUNTIME
-        return Role.HOST if self.exe and self.native else Role.UNKNOWN
+        if not self.exe or not self.native:
+            return Role.UNKNOWN
+        return Role.RUNTIME if self.program in _RUNTIMES or self.program.startswith(_SHIM) else Role.HOST
 
     @property
     def contained(self) -> bool:
         """Whether it runs in a container, as far as its control group tells."""
-        return self.container is not None or not _CONTAINER_GROUPS.isdisjoint(self.control_group.split("/"))
+        if self.container is not None:
+            return True
+        if self.unit is not None and self.unit.startswith(_MONITORS):
+            return False
+        parts = self.control_group.split("/")
+        return not _CONTAINER_GROUPS.isdisjoint(parts) or any(part.startswith(_PAYLOADS) for part in parts)
