@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import platform
 import signal
-from collections.abc import Coroutine, Iterator
+from collections.abc import Coroutine
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Optional
@@ -22,15 +22,19 @@ from gpuguard.guard.build import Assembly, assemble
 from gpuguard.guard.clock import Clock
 from gpuguard.guard.control import ControlServer
 from gpuguard.guard.counter import Counter
+from gpuguard.guard.effect import without_effect
 from gpuguard.guard.listen import Listener
 from gpuguard.guard.lock import guard_lock
+from gpuguard.guard.sentinel import SENTINEL
 from gpuguard.guard.statuses import statuses, summary
+from gpuguard.guard.written import Writes
 from gpuguard.kernel.mode import detect
 from gpuguard.model.reports import DaemonReport
 from gpuguard.report.endpoint import Endpoint
 from gpuguard.report.kinds import KINDS, emit
 from gpuguard.report.log import configure
 from gpuguard.report.metrics import Metrics
+from gpuguard.systemd.events import SourceDown, SourceUp
 from gpuguard.systemd.monitor import MonitorSource
 from gpuguard.systemd.notify import Notifier
 from gpuguard.systemd.signals import SignalSource
@@ -95,8 +99,10 @@ class Daemon:
                 assembly.guard.parts.recorder.take_over(self._shown.guard.parts.recorder)
             clock = Clock(assembly.guard, assembly.watch, settings.guard.poll_interval, settings.guard.settle)
             self._clock = clock
-            listener = Listener(assembly.guard, assembly.watch, clock, assembly.link)
+            listener = Listener(assembly.guard, assembly.watch, clock, assembly.link, assembly.processes)
             stack.callback(listener.close)
+            writes = Writes(assembly.guard, assembly.watch, clock, listener.look_at_all)
+            stack.callback(writes.close)
             counter.open(verbs.Desk(assembly, lambda: self._describe(settings)).answer)
             stack.push_async_callback(counter.close)
             clock.round()
@@ -110,6 +116,11 @@ class Daemon:
                 clock.run(),
                 SignalSource(settings.paths.bus, listener.take, assembly.guard.parts.units.wanted).run(),
                 MonitorSource(settings.paths.bus, listener.take).run(),
+                assembly.guard.parts.sentinel.run(
+                    writes.take,
+                    lambda: listener.take(SourceUp(SENTINEL)),
+                    lambda reason: listener.take(SourceDown(SENTINEL, reason)),
+                ),
                 self._heartbeat(assembly, clock),
                 self._keep_textfile(settings.metrics.textfile),
                 self._endpoint.run(),
@@ -190,7 +201,7 @@ class Daemon:
         if self._shown is None:
             mode = self._mode(settings)
             emit(self._log, KINDS.started, version=__version__, mode=mode, cgroup=cgroup, systemd=systemd)
-        for setting, where in _without_effect(settings, cgroup):
+        for setting, where in without_effect(settings, cgroup):
             emit(self._log, KINDS.no_effect, setting=setting, where=where)
         self._tell_status(assembly)
         self._ready_due = not self._notify.ready()
@@ -234,14 +245,6 @@ class Daemon:
         except OSError as error:
             return error.strerror or str(error)
         return None
-
-
-def _without_effect(settings: Settings, cgroup: str) -> Iterator[tuple[str, str]]:
-    """Yield the settings that ask for what a later version will do, or what cgroup v2 has no use for, and say which."""
-    if settings.guard.shield and cgroup == "v2":
-        yield "[guard] shield", "on cgroup v2"
-    if settings.escalate.command:
-        yield "[escalate] command", "in this version of gpuguard"
 
 
 async def _first_of(*work: Coroutine[Any, Any, Any]) -> None:

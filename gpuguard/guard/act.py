@@ -8,6 +8,7 @@ from gpuguard.guard import shield
 from gpuguard.guard.mend import Deed
 from gpuguard.guard.parts import Parts, Policy
 from gpuguard.guard.scope import Scope
+from gpuguard.model.process import Role
 from gpuguard.model.rule import Rule
 
 
@@ -80,7 +81,9 @@ def _forgotten(scope: Scope) -> bool:
 def _after_a_rewrite(scope: Scope) -> bool:
     """Whether this is the first write after one of systemd's own rewrites: however many there are, that is no fight."""
     cause = scope.outage.cause if scope.outage is not None else None
-    if cause is None or cause.since is None or cause == scope.made_good:
+    if cause is None or cause.since is None or cause.writer is None or cause.writer.role is not Role.SYSTEMD:
         return False
-    scope.made_good = cause
+    if cause.since == scope.made_good:
+        return False
+    scope.made_good = cause.since
     return True

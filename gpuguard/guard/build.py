@@ -16,15 +16,18 @@ from gpuguard.guard.mend import Mender
 from gpuguard.guard.observe import SystemdObserver
 from gpuguard.guard.parts import Parts, Policy
 from gpuguard.guard.record import Recorder
+from gpuguard.guard.sentinel import Sentinel
 from gpuguard.guard.units import Units
 from gpuguard.guard.watch import Watch
 from gpuguard.kernel.devices import DeviceControl
 from gpuguard.kernel.devices_v1 import DevicesV1
 from gpuguard.kernel.devices_v2 import DevicesV2
 from gpuguard.kernel.mode import CgroupMode, detect
+from gpuguard.kernel.processes import Processes
 from gpuguard.kernel.procfs import Host
 from gpuguard.kernel.start_phase import StartPhase
 from gpuguard.report.metrics import Metrics
+from gpuguard.sentinel.command import command
 from gpuguard.systemd.link import Link
 
 
@@ -37,6 +40,7 @@ class Assembly:
     watch: Watch
     host: Host
     link: Link
+    processes: Processes
 
     async def close(self) -> None:
         """Stop the looks under way, close the connection and what is kept open."""
@@ -69,6 +73,7 @@ def assemble(  # noqa: PLR0913 - each is a fact of its own
         ledger=ledger,
         recorder=Recorder(metrics, log, guarded.node_of),
         causes=Causes(),
+        sentinel=Sentinel(lambda fd: _sentinel(settings, mode, fd)),
         start_phase=StartPhase(_hierarchy(mode, Path(paths.cgroup)), Path(paths.proc)),
     )
     policy = Policy(
@@ -82,7 +87,20 @@ def assemble(  # noqa: PLR0913 - each is a fact of its own
     )
     guard = Guard(parts, policy)
     guard.remember()
-    return Assembly(mode, guard, Watch(guard.look), host, link)
+    return Assembly(mode, guard, Watch(guard.look), host, link, Processes(Path(paths.proc)))
+
+
+def _sentinel(settings: Settings, mode: CgroupMode, fd: int) -> list[str]:
+    backoff, paths = settings.backoff, settings.paths
+    return command(
+        fd,
+        mode=mode.value,
+        cgroup=str(_hierarchy(mode, Path(paths.cgroup))),
+        proc=paths.proc,
+        max_repairs=backoff.max_repairs,
+        window=backoff.window,
+        pause=backoff.pause,
+    )
 
 
 def _devices(mode: CgroupMode, cgroup: Path, guarded: GuardedDevices) -> DeviceControl:

@@ -1,36 +1,64 @@
-"""What has just happened in systemd, so that a loss can be put down to it. Holds no clock of its own."""
+"""What has just happened in systemd and to device lists, so that a change can be put down to it. Holds no clock."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Optional
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Optional, TypeVar
 
+from gpuguard.model.cause import SYSTEMD, Cause
+from gpuguard.model.process import Process, Role
+from gpuguard.model.requester import Request, request_of
+from gpuguard.model.write import ProgramsChanged, Write
 from gpuguard.report.metrics import ReloadKind
+from gpuguard.systemd.events import Called
 
-# A loss that is seen this many seconds after an event is put down to it, not one that is seen later.
+# A change that is seen this many seconds after an event is put down to it, not one that is seen later.
 _FRESH = 2.0
 # A reload that has begun and whose end was missed is over some time.
 _LONGEST_RELOAD = 300.0
 _MAX_UNITS = 1024
+_RELOADING = frozenset({"Reload", "Reexecute"})
+_WORDS = {Role.RUNTIME: "runtime", Role.HOST: "manual", Role.CONTAINER: "manual"}
+
+_Value = TypeVar("_Value")
+Lineage = tuple[Process, ...]
 
 
 @dataclass(frozen=True)
-class Cause:
-    """Why a list changed, in the words of the metric, who wrote it, and since when that may have been."""
+class _Call:
+    """A call to systemd over the bus: when, by whom, and what it sets."""
 
-    cause: str = "unknown"
-    writer: Optional[str] = None
-    since: Optional[float] = None
+    at: float
+    caller: Lineage = ()
+    properties: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class _Reload:
+    """A reload: since when, and until when if it is over."""
+
+    kind: ReloadKind
+    began: float
+    ended: Optional[float] = None
 
 
 class Causes:
-    """Remembers reloads and property changes. All times are seconds of CLOCK_MONOTONIC."""
+    """Remembers reloads, calls and writes. All times are seconds of CLOCK_MONOTONIC.
 
-    def __init__(self) -> None:
+    `recent` returns the lineages of those who have asked systemd for something since a moment and may have ended, the
+    latest first.
+    """
+
+    def __init__(self, recent: Callable[[float], list[Lineage]] = lambda _: []) -> None:
         self._began: Optional[float] = None
         self._replaced = False
-        self._last: Optional[tuple[str, float, float]] = None
-        self._properties: dict[str, float] = {}
+        self._last: Optional[_Reload] = None
+        self._reload_call: Optional[_Call] = None
+        self._calls: dict[str, _Call] = {}
+        self._writes: dict[str, Write] = {}
+        self._hint: Optional[ProgramsChanged] = None
+        self.recent = recent
 
     def reload_began(self, now: float) -> None:
         """Note Reloading(true)."""
@@ -43,8 +71,8 @@ class Causes:
 
     def reload_ended(self, now: float) -> ReloadKind:
         """Note Reloading(false); return which kind it was: reload or reexec."""
-        kind: ReloadKind = "reexec" if self._replaced else "reload"
-        self._last = (kind, now if self._began is None else self._began, now)
+        kind = self._kind
+        self._last = _Reload(kind, now if self._began is None else self._began, now)
         self._began = None
         self._replaced = False
         return kind
@@ -58,23 +86,124 @@ class Causes:
         """Whether a reload is under way, as far as the signals tell."""
         return self._began is not None and now - self._began < _LONGEST_RELOAD
 
-    def property_set(self, unit: str, now: float) -> None:
-        """Note that somebody asked systemd over the bus to set properties of a unit."""
-        self._properties.pop(unit, None)
-        self._properties[unit] = now
-        if len(self._properties) > _MAX_UNITS:
-            del self._properties[next(iter(self._properties))]
+    def called(self, call: Called, caller: Lineage, now: float) -> None:
+        """Note that somebody asked systemd over the bus for something that rewrites device rules."""
+        if call.member in _RELOADING:
+            self._reload_call = _Call(now, caller)
+        elif call.unit is not None:
+            _keep(self._calls, call.unit, _Call(now, caller, call.properties))
 
-    def of_loss(self, unit: str, now: float, whole_at: Optional[float] = None) -> Cause:
+    def wrote(self, write: Write) -> None:
+        """Note a write to a list (cgroup v1)."""
+        if write.denied:
+            _keep(self._writes, write.control_group, write)
+
+    def programs_change(self, hint: ProgramsChanged) -> None:
+        """Note that somebody attaches or detaches programs (cgroup v2)."""
+        self._hint = hint
+
+    def of_write(self, unit: str, write: Write) -> Cause:
+        """Put a write down to what asked for it."""
+        if write.writer is None:
+            return Cause(since=write.at)
+        if write.writer.role is Role.SYSTEMD:
+            return replace(self._by_systemd(unit, write.at, write.requester), writer=write.writer, since=write.at)
+        ancestors = tuple(process for process in write.requester if process.pid != write.writer.pid)
+        return Cause(_WORDS.get(write.writer.role, "unknown"), write.writer, ancestors, since=write.at)
+
+    def of_loss(self, unit: str, control_group: str, now: float, whole_at: Optional[float] = None) -> Cause:
         """Put a loss that is seen now down to what happened last. Unknown stays unknown.
 
-        A reload did not take what was seen whole (`whole_at`) after its end.
+        What was before it was seen whole (`whole_at`) did not take it.
         """
-        if self._began is not None and self.reloading(now):
-            return Cause("reexec" if self._replaced else "reload", "systemd", self._began)
-        if self._last is not None and now - self._last[2] < _FRESH and (whole_at or 0.0) <= self._last[2]:
-            return Cause(self._last[0], "systemd", self._last[1])
-        asked = self._properties.get(unit)
-        if asked is not None and now - asked < _FRESH:
-            return Cause("property", "systemd", asked)
-        return Cause()
+        since, write, hint = whole_at or 0.0, self._writes.get(control_group), self._hint
+        if write is not None and write.at >= since:
+            return self.of_write(unit, write)
+        if hint is not None and (now - hint.at >= _FRESH or hint.at < since):
+            hint = None
+        if hint is not None and hint.writer is not None and hint.writer.role in _WORDS:
+            if not self._known_at(unit, now, since):
+                ancestors = tuple(process for process in hint.requester if process.pid != hint.writer.pid)
+                return Cause(_WORDS[hint.writer.role], hint.writer, ancestors, since=hint.at)
+            hint = None
+        found = self._by_systemd(unit, now, hint.requester if hint is not None else (), since)
+        if found.cause != "unknown":
+            return found
+        return Cause() if hint is None or hint.name != SYSTEMD.name else replace(found, since=hint.at)
+
+    def _known_at(self, unit: str, now: float, since: float) -> bool:
+        return self._reload_at(now, since) is not None or self._fresh(self._calls.get(unit), now)
+
+    def _by_systemd(self, unit: str, at: float, requester: Lineage, since: float = 0.0) -> Cause:
+        """Tell why systemd wrote at a moment; `requester` was seen waiting for it then."""
+        asked = request_of(requester[0].command) if requester else None
+        reload, call = self._reload_at(at, since), self._calls.get(unit)
+        if reload is not None:
+            caller = requester if _reloads(asked) else self._reloader(reload.began)
+            return Cause(reload.kind, SYSTEMD, caller, since=reload.began)
+        if call is not None and self._fresh(call, at):
+            word = "runtime" if call.caller and call.caller[0].role is Role.RUNTIME else "property"
+            return Cause(word, SYSTEMD, call.caller, call.properties, call.at)
+        if self._reload_call is not None and self._pending(self._reload_call, at) and not asked:
+            return Cause("reload", SYSTEMD, self._reload_call.caller, since=at)
+        if asked is None or not _concerns(asked, unit):
+            requester, asked = self._short_lived(unit, at)
+        if asked is None:
+            return Cause("unknown", SYSTEMD)
+        return Cause(asked.cause, SYSTEMD, requester, asked.properties, at)
+
+    @property
+    def _kind(self) -> ReloadKind:
+        return "reexec" if self._replaced else "reload"
+
+    def _reload_at(self, at: float, since: float) -> Optional[_Reload]:
+        """Return the reload that was under way then, or had ended not long before and after `since`."""
+        if self._began is not None and self.reloading(at) and self._began <= at:
+            return _Reload(self._kind, self._began)
+        last = self._last
+        if last is None or last.ended is None or not last.began <= at < last.ended + _FRESH or since > last.ended:
+            return None
+        return last
+
+    def _reloader(self, began: float) -> Lineage:
+        """Return who asked for the reload that began then."""
+        call = self._reload_call
+        if call is not None and began - _FRESH <= call.at:
+            return call.caller
+        for lineage in self.recent(began - _FRESH):
+            if _reloads(request_of(lineage[0].command)):
+                return lineage
+        return ()
+
+    def _pending(self, call: _Call, at: float) -> bool:
+        """Whether a reload was asked for and its signals have not come yet."""
+        seen = self._last is not None and self._last.ended is not None and self._last.ended >= call.at
+        return call.at <= at < call.at + _LONGEST_RELOAD and not seen
+
+    def _short_lived(self, unit: str, at: float) -> tuple[Lineage, Optional[Request]]:
+        """Return who may have asked for it and was gone when it was looked for."""
+        for lineage in self.recent(at - _FRESH):
+            asked = request_of(lineage[0].command)
+            if asked is not None and _concerns(asked, unit):
+                return lineage, asked
+        return (), None
+
+    @staticmethod
+    def _fresh(call: Optional[_Call], at: float) -> bool:
+        return call is not None and abs(at - call.at) < _FRESH
+
+
+def _reloads(asked: Optional[Request]) -> bool:
+    return asked is not None and asked.cause in {"reload", "reexec"}
+
+
+def _concerns(asked: Request, unit: str) -> bool:
+    """Whether what was asked for can have rewritten a unit's list: a property's change is that of one unit."""
+    return asked.unit is None or asked.unit == unit
+
+
+def _keep(table: dict[str, _Value], key: str, value: _Value) -> None:
+    table.pop(key, None)
+    table[key] = value
+    if len(table) > _MAX_UNITS:
+        del table[next(iter(table))]

@@ -17,7 +17,7 @@ from typing import Any, Optional, Union
 from gpuguard.errors import GpuguardError, NotFoundError
 from gpuguard.model.explanation import LastWriter
 from gpuguard.model.last_writer import from_document
-from gpuguard.model.reports import DaemonReport, ReleaseReport, Repair, RepairReport, WriterReport, SourceReport
+from gpuguard.model.reports import DaemonReport, ReleaseReport, Repair, RepairReport, SourceReport, WriterReport
 from gpuguard.model.state import State
 from gpuguard.model.write import Standing
 

@@ -10,12 +10,12 @@ from pathlib import PurePosixPath
 from typing import Optional
 
 from gpuguard.errors import CgroupGoneError, CgroupUnreadableError, GpuguardError, LedgerError
-from gpuguard.guard import act, shield
-from gpuguard.guard.backoff import Backoff
+from gpuguard.guard import act, orders, shield
 from gpuguard.guard.mend import Target
 from gpuguard.guard.observe import SystemdView
 from gpuguard.guard.parts import Parts, Policy
 from gpuguard.guard.scope import Outage, Scope
+from gpuguard.model.backoff import Backoff
 from gpuguard.model.entitlement import Entitlement, learn
 from gpuguard.model.observation import Observation
 from gpuguard.model.plan import Plan, plan
@@ -93,6 +93,7 @@ class Guard:
     def gone(self, control_group: str) -> None:
         """Forget a scope whose control group is not there any more."""
         self.parts.devices.forget(control_group)
+        self.parts.sentinel.forget(control_group)
         scope = self.scopes.pop(control_group, None)
         if scope is not None:
             if scope.entitled is not None:
@@ -111,6 +112,7 @@ class Guard:
         ask, second_look = fresh or scope.outdated(time.monotonic(), stamp), False
         same_run = not scope.restarts
         asked = False
+        await self._catch_up(scope)
         for _ in range(_MAX_ROUNDS):
             look = self._observe(scope)
             entitled = self._learn(scope, look)
@@ -133,7 +135,19 @@ class Guard:
                 second_look = False
             else:
                 break
+        orders.give(self.parts, self.policy, scope)
         self.parts.recorder.judged(scope, time.monotonic())
+
+    async def _catch_up(self, scope: Scope) -> None:
+        """Hear of the sentinel first where something is missing: it may have been given back, or taken on purpose."""
+        if scope.entitled is None:
+            return
+        try:
+            seen = self.parts.devices.read(scope.target.control_group, scope.entitled.rules)
+        except CgroupUnreadableError:  # the look itself says so
+            return
+        if seen.rules.missing(scope.entitled.rules):
+            await self.parts.sentinel.caught_up()
 
     def _scope(self, control_group: str) -> Optional[Scope]:
         """Return the scope that has this name now, a new one when its inode is new."""
@@ -221,12 +235,15 @@ class Guard:
             if before is not None:
                 self._forget(scope)
         elif scope.entitled != before:
-            self._keep(scope, scope.entitled)
+            self.keep(scope, scope.entitled)
         return scope.entitled
 
-    def _keep(self, scope: Scope, entitled: Entitlement) -> None:
+    def keep(self, scope: Scope, entitled: Entitlement) -> None:
         """Hold on to an entitlement; a ledger that cannot be written does not hinder the guard."""
+        changed = scope.entitled is None or scope.entitled.rules != entitled.rules
         scope.entitled = entitled
+        if changed:
+            orders.give(self.parts, self.policy, scope)
         try:
             self.parts.ledger.save(entitled)
         except LedgerError as error:
@@ -266,11 +283,11 @@ class Guard:
 
     def _struck(self, scope: Scope, entitled: Entitlement, lost: frozenset[Rule], now: float) -> None:
         """Note a loss: it cannot have begun before the scope was last seen whole."""
-        cause = self.parts.causes.of_loss(scope.target.unit, now, scope.whole_at)
+        cause = self.parts.causes.of_loss(scope.target.unit, scope.target.control_group, now, scope.whole_at)
         since = scope.whole_at if cause.since is None else max(cause.since, scope.whole_at or 0.0)
         scope.outage = Outage(since, lost, cause)
         if not entitled.struck:
-            self._keep(scope, replace(entitled, struck=True))
+            self.keep(scope, replace(entitled, struck=True))
 
 
 def _old(scope: Scope) -> bool:

@@ -9,6 +9,7 @@ from pathlib import PurePosixPath
 from gpuguard.guard.clock import Clock
 from gpuguard.guard.guard import Guard
 from gpuguard.guard.watch import Watch
+from gpuguard.kernel.processes import Processes
 from gpuguard.systemd import events
 from gpuguard.systemd.link import Link
 
@@ -20,11 +21,12 @@ _AFTER_CALL = (0.02, 0.2, 1.0)
 class Listener:
     """Takes events, and asks the watch for looks at the scopes that they concern."""
 
-    def __init__(self, guard: Guard, watch: Watch, clock: Clock, link: Link) -> None:
+    def __init__(self, guard: Guard, watch: Watch, clock: Clock, link: Link, processes: Processes) -> None:
         self._guard = guard
         self._watch = watch
         self._clock = clock
         self._link = link
+        self._processes = processes
         self._follow_up: dict[str, dict[float, asyncio.TimerHandle]] = {}
 
     def take(self, event: events.Event) -> None:
@@ -77,14 +79,17 @@ class Listener:
                 self._watch.want(control_group, fresh=False)
 
     def _called(self, event: events.Called) -> None:
-        if event.unit is None or event.sender == self._link.unique_name:
+        if event.sender == self._link.unique_name:
             return
         parts = self._guard.parts
+        caller = self._processes.lineage(event.pid) if event.pid is not None else ()
+        parts.causes.called(event, caller, time.monotonic())
+        if event.unit is None:
+            return
         if event.member == "StartTransientUnit" and parts.units.wanted(event.unit):
             self._clock.hurry()
         elif event.member == "SetUnitProperties":
             for control_group in self._known(event.unit):
-                parts.causes.property_set(event.unit, time.monotonic())
                 self._look_soon(control_group)
 
     def _look_soon(self, control_group: str) -> None:

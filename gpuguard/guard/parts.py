@@ -10,6 +10,7 @@ from gpuguard.guard.ledger import Ledger
 from gpuguard.guard.mend import Mender
 from gpuguard.guard.observe import SystemdObserver
 from gpuguard.guard.record import Recorder
+from gpuguard.guard.sentinel import Sentinel
 from gpuguard.guard.units import Units
 from gpuguard.kernel.devices import DeviceControl
 from gpuguard.kernel.start_phase import StartPhase
@@ -43,4 +44,5 @@ class Parts:
     ledger: Ledger
     recorder: Recorder
     causes: Causes
+    sentinel: Sentinel
     start_phase: StartPhase

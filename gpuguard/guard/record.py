@@ -12,8 +12,13 @@ from structlog.typing import FilteringBoundLogger
 
 from gpuguard.guard.mend import Deed
 from gpuguard.guard.scope import Outage, Scope
+from gpuguard.model.cause import Cause
+from gpuguard.model.reports import SourceReport
+from gpuguard.model.requester import chain
+from gpuguard.model.requester import text as chain_text
 from gpuguard.model.rule import Rule
 from gpuguard.model.state import State
+from gpuguard.model.write import Standing, Write
 from gpuguard.report.kinds import KINDS, emit
 from gpuguard.report.metrics import Metrics
 
@@ -52,11 +57,14 @@ class Recorder:
     node_of: Callable[[Rule], Optional[str]]
     _told: dict[int, _Told] = field(default_factory=dict)
     _troubles: dict[str, tuple[str, float]] = field(default_factory=dict)
-    _down: set[str] = field(default_factory=set)
+    _down: dict[str, str] = field(default_factory=dict)
+    _up: set[str] = field(default_factory=set)
+    _standing: Optional[Standing] = None
 
     def take_over(self, other: Recorder) -> None:
         """Go on from what another one has told: that is not told again."""
-        self._told, self._troubles, self._down = dict(other._told), dict(other._troubles), set(other._down)
+        self._told, self._troubles, self._down = dict(other._told), dict(other._troubles), dict(other._down)
+        self._standing = other._standing
 
     def keep_only(self, inodes: Iterable[int]) -> None:
         """Forget what was told of scopes that are not there any more, by their control groups' inodes."""
@@ -97,9 +105,45 @@ class Recorder:
             self.log,
             KINDS.repaired,
             **self._fields(scope),
-            **self._blame(outage),
+            **self._outage(outage),
             outage_usec=None if seconds is None else round(seconds * _MICROSECONDS),
         )
+
+    def healed_at_the_write(self, scope: Scope, write: Write, cause: Cause) -> None:
+        """Tell of what was lost and given back by the sentinel at once."""
+        if write.whole_at is None:
+            return
+        seconds = max(0.0, write.whole_at - write.at)
+        self.metrics.repair("write", "ok", seconds)
+        outage, told = Outage(write.at, write.restored, cause), self._of(scope)
+        before, told.outage = told.outage, None
+        self._lost(scope, outage)
+        self.healed(scope, outage, write.whole_at)
+        told.outage = before
+
+    def on_purpose(self, scope: Scope, taken: Iterable[str], given: Iterable[Rule], cause: Cause) -> None:
+        """Tell what somebody has taken from a container on purpose, or has given it."""
+        fields = {**self._fields(scope), **_blame(cause)}
+        nodes = [self.node_of(Rule.parse(f"{device} rwm")) or device for device in sorted(taken)]
+        if nodes:
+            emit(self.log, KINDS.revoked, **fields, devices=nodes)
+        else:
+            emit(self.log, KINDS.granted, **fields, devices=self._names(given))
+
+    def standing(self, standing: Standing) -> None:
+        """Tell how the sentinel runs."""
+        self.metrics.sentinel(standing.scheduling)
+        if standing != self._standing:
+            emit(self.log, KINDS.sentinel_standing, scheduling=standing.scheduling, reason=standing.reason)
+        self._standing = standing
+
+    def events_lost(self, source: str) -> None:
+        """Tell that the kernel had more to tell than was read."""
+        emit(self.log, KINDS.events_lost, source=source)
+
+    def device_event(self, action: str, subject: str) -> None:
+        """Tell that a device or its driver came or went."""
+        emit(self.log, KINDS.device_event, action=action, subject=subject)
 
     def observed(self, scope: Scope) -> None:
         """Tell what observe mode did not do."""
@@ -129,7 +173,7 @@ class Recorder:
         if told.fighting:
             return
         told.fighting = True
-        cause = {} if scope.outage is None else {"cause": scope.outage.cause.cause, "writer": scope.outage.cause.writer}
+        cause = {} if scope.outage is None else _blame(scope.outage.cause)
         pause = f"{scope.backoff.pause:g} s"
         emit(self.log, KINDS.fight, **self._fields(scope), **cause, devices=self._names(_meant(scope)), pause=pause)
 
@@ -191,15 +235,28 @@ class Recorder:
     def source_up(self, source: str) -> None:
         """Tell that an event source works."""
         self.metrics.source_up(source, up=True)
-        if source in self._down:
-            self._down.discard(source)
+        self._up.add(source)
+        if self._down.pop(source, None) is not None:
             emit(self.log, KINDS.source_up, source=source)
 
     def source_down(self, source: str, reason: str) -> None:
         """Tell that an event source works no more."""
         self.metrics.source_up(source, up=False)
-        self._down.add(source)
-        emit(self.log, KINDS.source_down, source=source, reason=reason)
+        self._up.discard(source)
+        if self._down.get(source) != reason:
+            emit(self.log, KINDS.source_down, source=source, reason=reason)
+        self._down[source] = reason
+
+    def sources(self) -> tuple[SourceReport, ...]:
+        """Return which event sources work, and why the others do not."""
+        works = {source: SourceReport(source, up=True) for source in self._up}
+        broken = {source: SourceReport(source, up=False, reason=reason) for source, reason in self._down.items()}
+        return tuple(report for _, report in sorted({**works, **broken}.items()))
+
+    @property
+    def sentinel(self) -> Optional[Standing]:
+        """How the sentinel runs, as far as it has told."""
+        return self._standing
 
     def shield_removed(self, scope: Scope) -> None:
         """Tell that a shield is gone: one that was there for good, or that nobody held up any more."""
@@ -240,8 +297,13 @@ class Recorder:
         if told.outage is not None:
             return
         told.outage = outage
-        self.metrics.drift("lost", outage.cause.cause, outage.cause.writer)
-        emit(self.log, KINDS.lost, **self._fields(scope), **self._blame(outage))
+        self._count_loss(outage.cause)
+        emit(self.log, KINDS.lost, **self._fields(scope), **self._outage(outage))
+
+    def _count_loss(self, cause: Cause) -> None:
+        self.metrics.drift("lost", cause.cause, cause.writer.program if cause.writer is not None else None)
+        asked = chain(cause.requester)
+        self.metrics.drift_request(cause.cause, asked[-1] if asked else None)
 
     def _of(self, scope: Scope) -> _Told:
         return self._told.setdefault(scope.target.inode, _Told())
@@ -254,15 +316,25 @@ class Recorder:
             "state": None if scope.state is None else scope.state.value,
         }
 
-    def _blame(self, outage: Outage) -> dict[str, Any]:
-        return {
-            "devices": self._names(outage.rules),
-            "cause": outage.cause.cause,
-            "writer": outage.cause.writer,
-        }
+    def _outage(self, outage: Outage) -> dict[str, Any]:
+        return {"devices": self._names(outage.rules), **_blame(outage.cause)}
 
     def _names(self, rules: Iterable[Rule]) -> list[str]:
         return [self.node_of(rule) or rule.device for rule in _sorted(rules)]
+
+
+def _blame(cause: Cause) -> dict[str, Any]:
+    """Return the fields that tell by whom, why, and for whom."""
+    writer = cause.writer
+    return {
+        "cause": cause.cause,
+        "property": list(cause.properties) or None,
+        "writer": None if writer is None else writer.program,
+        "writer_pid": None if writer is None else writer.pid,
+        "writer_exe": None if writer is None else writer.exe or None,
+        "writer_unit": None if writer is None else writer.unit,
+        "requester": chain_text(chain(cause.requester)) or None,
+    }
 
 
 def _owed(scope: Scope) -> frozenset[Rule]:

@@ -6,10 +6,10 @@ import math
 from dataclasses import dataclass, field
 from typing import Optional
 
-from gpuguard.guard.backoff import Backoff
-from gpuguard.guard.cause import Cause
 from gpuguard.guard.mend import Target
 from gpuguard.guard.observe import SystemdView
+from gpuguard.model.backoff import Backoff
+from gpuguard.model.cause import Cause
 from gpuguard.model.device_list import DeviceList
 from gpuguard.model.entitlement import Entitlement
 from gpuguard.model.observation import Declared
@@ -44,10 +44,11 @@ class Scope:
     """One scope, known by its cgroup's inode. Times are seconds of CLOCK_MONOTONIC.
 
     `futile` is what systemd declared when a declaration was last tried in vain. `whole_at` is when
-    the scope was last seen with all its rules; `made_good` is the last rewrite by systemd after which
-    rules were given back; `deeds` and `error` are what the last look did and what failed of it.
-    `outstanding`: systemd has not answered a declaration. `shielded`: the shield stands for good; `shields` counts
-    how often one was raised or removed.
+    the scope was last seen with all its rules; `made_good` is when the last rewrite by systemd began after which
+    rules were given back; `deeds` and `error` are what the last look did and what failed of it. `last` is when its
+    list was last written, in seconds since the epoch, and why. `paused`: the sentinel was told that the back-off
+    forbids repairs. `outstanding`: systemd has not answered a declaration. `shielded`: the shield stands for good;
+    `shields` counts how often one was raised or removed.
     """
 
     target: Target
@@ -61,10 +62,12 @@ class Scope:
     plan: Plan = field(default_factory=Plan)
     futile: Optional[Declared] = None
     outage: Optional[Outage] = None
-    made_good: Optional[Cause] = None
+    made_good: Optional[float] = None
     deeds: list[str] = field(default_factory=list)
     error: Optional[str] = None
     whole_at: Optional[float] = None
+    last: Optional[tuple[float, Cause]] = None
+    paused: bool = False
     outstanding: bool = False
     shielded: bool = False
     shields: Optional[Backoff] = None

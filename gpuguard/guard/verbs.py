@@ -14,10 +14,14 @@ from gpuguard.guard.guard import Guard
 from gpuguard.guard.ledger import Ledger
 from gpuguard.guard.record import Recorder
 from gpuguard.guard.scope import Scope
+from gpuguard.guard.sentinel import Sentinel
 from gpuguard.guard.watch import Watch
 from gpuguard.kernel.procfs import Host
 from gpuguard.model.entitlement import release as without
-from gpuguard.model.reports import WELL, DaemonReport, ReleaseReport, Repair, RepairReport
+from gpuguard.model.explanation import LastWriter
+from gpuguard.model.last_writer import to_document
+from gpuguard.model.reports import WELL, DaemonReport, ReleaseReport, Repair, RepairReport, WriterReport
+from gpuguard.model.requester import chain
 from gpuguard.model.rule import Rule
 from gpuguard.model.state import State
 from gpuguard.report.log import silent
@@ -34,14 +38,20 @@ class Desk:
         self._assembly = assembly
         self._describe = describe
 
-    async def answer(self, request: Mapping[str, Any]) -> Union[RepairReport, ReleaseReport, DaemonReport]:
+    async def answer(
+        self, request: Mapping[str, Any]
+    ) -> Union[RepairReport, ReleaseReport, DaemonReport, WriterReport]:
         """Do what one request of control.py asks. Raises GpuguardError."""
         guard, verb = self._assembly.guard, request.get("verb")
         if verb == "daemon":
             return self._describe()
         if verb == "release":
             name, devices = request["name"], request["devices"]
-            return release(guard, self._assembly.host, str(name), [str(device) for device in devices])
+            report = release(guard, self._assembly.host, str(name), [str(device) for device in devices])
+            await guard.parts.sentinel.caught_up()  # what is answered now is not given back a moment later
+            return report
+        if verb == "last_writer":
+            return WriterReport(_last_writer(find(guard, str(request["name"]))))
         if verb == "repair" and not guard.policy.enforce:
             raise GpuguardError("the daemon runs in observe mode and changes nothing: [guard] mode")
         if verb == "repair":
@@ -92,6 +102,7 @@ def _onlooker(guard: Guard) -> Guard:
         guard.parts,
         recorder=Recorder(Metrics(), silent(), guard.parts.guarded.node_of),
         ledger=Ledger(Path(), "", writable=False),
+        sentinel=Sentinel(lambda _: []),
     )
     return Guard(parts, replace(guard.policy, enforce=False))
 
@@ -146,11 +157,11 @@ def release(guard: Guard, host: Host, name: str, devices: Sequence[str]) -> Rele
     if len({rule.device for rule in rules}) < len(wanted):
         has = ", ".join(sorted(rule.device for rule in entitled.rules)) or "nothing"
         raise NotFoundError(f"{name}: is not entitled to all of {', '.join(sorted(wanted))}; it is entitled to {has}")
-    scope.entitled = without(entitled, frozenset(wanted))
+    guard.parts.ledger.save(without(entitled, frozenset(wanted)))
+    guard.keep(scope, without(entitled, frozenset(wanted)))
     if scope.outage is not None:  # a loss that is wanted does not end in a repair
         left = scope.outage.rules - rules
         scope.outage = replace(scope.outage, rules=left) if left else None
-    guard.parts.ledger.save(scope.entitled)
     guard.parts.recorder.released(scope, rules)
     declared = scope.view.declared if scope.view is not None else None
     return ReleaseReport(
@@ -160,6 +171,13 @@ def release(guard: Guard, host: Host, name: str, devices: Sequence[str]) -> Rele
         effective=_texts(rule for rule in rules if scope.effective is not None and scope.effective.covers(rule)),
         declared=_texts(rule for rule in rules if declared is not None and declared.covers(rule)),
     )
+
+
+def _last_writer(scope: Scope) -> Optional[dict[str, Any]]:
+    if scope.last is None:
+        return None
+    at, cause = scope.last
+    return to_document(LastWriter(at, cause.cause, cause.properties, cause.writer, chain(cause.requester)))
 
 
 def _device(host: Host, text: str) -> str:

@@ -104,6 +104,12 @@ def release(known: Entitlement, devices: frozenset[str]) -> Entitlement:
     return replace(known, rules=rules, released=known.released | devices)
 
 
+def grant(known: Entitlement, rules: frozenset[Rule]) -> Entitlement:
+    """Add rules that were given on purpose, released devices among them."""
+    given = frozenset(rule.device for rule in rules)
+    return replace(known, rules=_widest(known.rules | rules), released=known.released - given)
+
+
 def _refused(rules: frozenset[Rule], look: Observation) -> frozenset[Rule]:
     """Return the rules that the runtime's own program does not accept."""
     programs = [entry for entry in own(look.filters, look.control_group) if entry.owner is Owner.RUNTIME]

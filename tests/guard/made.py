@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Optional
 
-from gpuguard.guard.backoff import Backoff
+from gpuguard.model.backoff import Backoff
 from gpuguard.guard.mend import Target
 from gpuguard.guard.observe import SystemdView
 from gpuguard.guard.scope import Scope

@@ -70,7 +70,9 @@ class Post:
         )
         self._stack.push_async_callback(self.assembly.close)
         self.clock = Clock(self.guard, self.assembly.watch, guard.poll_interval, guard.settle)
-        self.listener = Listener(self.guard, self.assembly.watch, self.clock, self.assembly.link)
+        self.listener = Listener(
+            self.guard, self.assembly.watch, self.clock, self.assembly.link, self.assembly.processes
+        )
         self._stack.callback(self.listener.close)
 
     async def start(self) -> Post:

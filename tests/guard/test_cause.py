@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
-from gpuguard.guard.cause import Cause, Causes
+from gpuguard.guard.cause import Causes
+from gpuguard.model.cause import SYSTEMD, Cause
+from gpuguard.systemd.events import Called
 
 UNIT = "docker-x.scope"
-UNKNOWN = Cause("unknown", None, None)
+GROUP = f"/system.slice/{UNIT}"
+CALL = Called("SetUnitProperties", UNIT, ("CPUShares",), ":1.9", 7)
+UNKNOWN = Cause()
 
 
 @pytest.fixture
@@ -18,7 +24,7 @@ def causes() -> Causes:
 
 def test_nothing_happened(causes: Causes) -> None:
     """A loss that nothing was seen to cause is of unknown cause."""
-    assert causes.of_loss(UNIT, 5.0) == UNKNOWN
+    assert causes.of_loss(UNIT, GROUP, 5.0) == UNKNOWN
     assert not causes.reloading(5.0)
 
 
@@ -26,7 +32,7 @@ def test_a_reload_under_way(causes: Causes) -> None:
     """While a reload goes on a loss is its doing, since its beginning."""
     causes.reload_began(1.0)
     assert causes.reloading(2.0)
-    assert causes.of_loss(UNIT, 2.0) == Cause("reload", "systemd", 1.0)
+    assert causes.of_loss(UNIT, GROUP, 2.0) == Cause("reload", SYSTEMD, since=1.0)
 
 
 def test_a_reload_that_is_over(causes: Causes) -> None:
@@ -34,29 +40,29 @@ def test_a_reload_that_is_over(causes: Causes) -> None:
     causes.reload_began(1.0)
     assert causes.reload_ended(4.0) == "reload"
     assert not causes.reloading(4.0)
-    assert causes.of_loss(UNIT, 5.9) == Cause("reload", "systemd", 1.0)
-    assert causes.of_loss(UNIT, 6.0) == UNKNOWN
+    assert causes.of_loss(UNIT, GROUP, 5.9) == Cause("reload", SYSTEMD, since=1.0)
+    assert causes.of_loss(UNIT, GROUP, 6.0) == UNKNOWN
 
 
 def test_a_reload_that_left_the_list_whole(causes: Causes) -> None:
     """What was seen whole after a reload was not taken by it, however soon afterwards it is lost."""
     causes.reload_began(1.0)
     causes.reload_ended(4.0)
-    assert causes.of_loss(UNIT, 4.5, whole_at=4.2) == UNKNOWN
-    assert causes.of_loss(UNIT, 4.5, whole_at=0.5) == Cause("reload", "systemd", 1.0)
+    assert causes.of_loss(UNIT, GROUP, 4.5, whole_at=4.2) == UNKNOWN
+    assert causes.of_loss(UNIT, GROUP, 4.5, whole_at=0.5) == Cause("reload", SYSTEMD, since=1.0)
 
 
 def test_a_reload_whose_beginning_was_missed(causes: Causes) -> None:
     """Without its first signal a reload counts from its last."""
     assert causes.reload_ended(4.0) == "reload"
-    assert causes.of_loss(UNIT, 4.5) == Cause("reload", "systemd", 4.0)
+    assert causes.of_loss(UNIT, GROUP, 4.5) == Cause("reload", SYSTEMD, since=4.0)
 
 
 def test_a_reload_whose_end_was_missed(causes: Causes) -> None:
     """A reload of which nothing more is heard is over some time, and blamed no more."""
     causes.reload_began(1.0)
     assert not causes.reloading(301.0)
-    assert causes.of_loss(UNIT, 301.0) == UNKNOWN
+    assert causes.of_loss(UNIT, GROUP, 301.0) == UNKNOWN
 
 
 def test_a_reload_whose_end_is_not_told_is_over() -> None:
@@ -71,9 +77,9 @@ def test_a_reexec(causes: Causes) -> None:
     """When another process takes systemd's name in the middle, it is a daemon-reexec."""
     causes.reload_began(1.0)
     causes.manager_replaced()
-    assert causes.of_loss(UNIT, 1.5) == Cause("reexec", "systemd", 1.0)
+    assert causes.of_loss(UNIT, GROUP, 1.5) == Cause("reexec", SYSTEMD, since=1.0)
     assert causes.reload_ended(2.0) == "reexec"
-    assert causes.of_loss(UNIT, 2.5) == Cause("reexec", "systemd", 1.0)
+    assert causes.of_loss(UNIT, GROUP, 2.5) == Cause("reexec", SYSTEMD, since=1.0)
 
 
 def test_a_reload_after_a_reexec(causes: Causes) -> None:
@@ -94,26 +100,26 @@ def test_a_bus_that_came_back_is_no_reexec(causes: Causes) -> None:
 
 def test_a_property_change(causes: Causes) -> None:
     """Properties that were set explain the loss of that unit alone, for a short time."""
-    causes.property_set(UNIT, 1.0)
-    assert causes.of_loss(UNIT, 2.9) == Cause("property", "systemd", 1.0)
-    assert causes.of_loss(UNIT, 3.0) == UNKNOWN
-    assert causes.of_loss("docker-y.scope", 1.5) == UNKNOWN
+    causes.called(CALL, (), 1.0)
+    assert causes.of_loss(UNIT, GROUP, 2.9) == Cause("property", SYSTEMD, properties=("CPUShares",), since=1.0)
+    assert causes.of_loss(UNIT, GROUP, 3.0) == UNKNOWN
+    assert causes.of_loss("docker-y.scope", GROUP, 1.5) == UNKNOWN
 
 
 def test_a_reload_explains_more_than_a_property_change(causes: Causes) -> None:
     """Where both were seen, the reload is the cause."""
-    causes.property_set(UNIT, 1.0)
+    causes.called(CALL, (), 1.0)
     causes.reload_began(1.0)
     causes.reload_ended(1.2)
-    assert causes.of_loss(UNIT, 1.3).cause == "reload"
+    assert causes.of_loss(UNIT, GROUP, 1.3).cause == "reload"
 
 
 @pytest.mark.invariant(10)
 def test_what_is_remembered_is_bounded(causes: Causes) -> None:
     """Anybody may set properties of any number of units: only the last thousand are remembered."""
     for number in range(5000):
-        causes.property_set(f"docker-{number}.scope", 1.0)
-    causes.property_set("docker-4000.scope", 1.0)
-    assert len(causes._properties) == 1024
-    assert causes.of_loss("docker-4000.scope", 1.0).cause == "property"
-    assert causes.of_loss("docker-3.scope", 1.0) == UNKNOWN
+        causes.called(replace(CALL, unit=f"docker-{number}.scope"), (), 1.0)
+    causes.called(replace(CALL, unit="docker-4000.scope"), (), 1.0)
+    assert len(causes._calls) == 1024
+    assert causes.of_loss("docker-4000.scope", GROUP, 1.0).cause == "property"
+    assert causes.of_loss("docker-3.scope", GROUP, 1.0) == UNKNOWN

@@ -199,9 +199,14 @@ class TestSystemd:
         deeds: list[Deed] = []
 
         async def disturbed(
-            self: Mender, target: Target, entries: tuple[DeviceAllow, ...], lost: Iterable[Rule] = ()
+            self: Mender,
+            target: Target,
+            entries: tuple[DeviceAllow, ...],
+            lost: Iterable[Rule] = (),
+            *,
+            keep: bool = False,
         ) -> Deed:
-            deeds.append(await declare(self, target, entries, lost))
+            deeds.append(await declare(self, target, entries, lost, keep=keep))
             if len(deeds) == 1:
                 await asyncio.to_thread(sim.set_property, scope.name, "DeviceAllow", Variant("a(ss)", []))
             return deeds[-1]

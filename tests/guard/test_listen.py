@@ -31,7 +31,7 @@ class Ear:
         guard.scopes.update({A: scope(known=entitled()), B: scope(known=entitled())})
         self.clock = Clock(guard, Watch(self.look), 300.0, 1.0)
         self.causes = guard.parts.causes
-        self.listener = Listener(guard, Watch(self.look), self.clock, post.assembly.link)
+        self.listener = Listener(guard, Watch(self.look), self.clock, post.assembly.link, post.assembly.processes)
 
     async def look(self, control_group: str, fresh: bool) -> None:
         """Keep account of a look."""
@@ -114,7 +114,7 @@ class TestCalls:
     async def test_a_property_change_is_looked_at_soon_and_again(self, ear: Ear) -> None:
         """As systemd may be quick or busy the scope is looked at some times, afresh; the change is remembered."""
         assert await ear.take(called("SetUnitProperties", "docker-a.scope")) == []
-        assert ear.causes.of_loss("docker-a.scope", 0.0).cause == "property"
+        assert ear.causes.of_loss("docker-a.scope", A, time.monotonic()).cause == "property"
         await until(lambda: len(ear.looks) == 3)
         assert ear.looks == [(A, True)] * 3
         assert ear.listener._follow_up == {}
@@ -136,7 +136,7 @@ class TestCalls:
         await ear.post.assembly.link.manager()
         await ear.take(called("SetUnitProperties", "docker-a.scope", ear.post.assembly.link.unique_name))
         assert ear.listener._follow_up == {}
-        assert ear.causes.of_loss("docker-a.scope", 0.0).cause == "unknown"
+        assert ear.causes.of_loss("docker-a.scope", A, time.monotonic()).cause == "unknown"
 
     async def test_of_a_unit_that_is_not_known(self, ear: Ear) -> None:
         """A change of an unknown unit leads to no look; a name that could not be read to nothing."""

@@ -11,10 +11,10 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from gpuguard.errors import GpuguardError
 from gpuguard.guard import record
-from gpuguard.guard.cause import Cause
 from gpuguard.guard.mend import Deed
 from gpuguard.guard.record import Recorder
 from gpuguard.guard.scope import Outage, Scope
+from gpuguard.model.cause import SYSTEMD, Cause
 from gpuguard.model.plan import Plan
 from gpuguard.model.rule import Rule
 from gpuguard.model.state import State
@@ -24,7 +24,7 @@ from tests.guard.log import Entry, capturing_log
 from tests.guard.made import GPU0, GPU1, ID, UNIT, entitled, scope
 from tests.model.looks import declaration, rules
 
-BY_RELOAD = Cause("reload", "systemd", 90.0)
+BY_RELOAD = Cause("reload", SYSTEMD, since=90.0)
 AT_RISK = Verdict(State.AT_RISK, "systemd does not know these devices", at_risk=rules(GPU0))
 PROTECTED = Verdict(State.PROTECTED)
 

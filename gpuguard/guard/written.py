@@ -1,0 +1,160 @@
+"""Takes what the sentinel tells: who wrote a device list, what it has given back already, that programs change."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Optional
+
+from gpuguard.guard.clock import Clock
+from gpuguard.guard.guard import Guard
+from gpuguard.guard.scope import Scope
+from gpuguard.guard.sentinel import SENTINEL, Told
+from gpuguard.guard.watch import Watch
+from gpuguard.model.entitlement import grant, release
+from gpuguard.model.process import Role
+from gpuguard.model.revocation import granted, revoked
+from gpuguard.model.write import ProgramsChanged, Standing, Write
+
+# systemd tells of a reload behind thousands of other signals: what a write is put down to is decided a little later,
+# and not before a reload that is under way has told what it is.
+_GRACE = 0.3
+_LONGEST_GRACE = 10.0
+# A hint comes before the call itself; a reload makes many of them, one after the other.
+_AFTER_HINT = (0.001, 0.02, 0.1)
+_MAX_LATER = 4096
+
+
+class Writes:
+    """Turns what the sentinel tells into looks, and into what the guard knows of a scope. Nothing here raises."""
+
+    def __init__(self, guard: Guard, watch: Watch, clock: Clock, look_at_all: Callable[[], None]) -> None:
+        self._guard = guard
+        self._watch = watch
+        self._clock = clock
+        self._look_at_all = look_at_all
+        self._later: set[asyncio.TimerHandle] = set()
+        self._looks = 0
+        self._again = False
+
+    def take(self, told: Told) -> None:
+        """Take one message."""
+        recorder = self._guard.parts.recorder
+        if isinstance(told, Standing):
+            recorder.standing(told)
+            return
+        recorder.metrics.source_event(SENTINEL)
+        if isinstance(told, Write):
+            self._write(told)
+        elif isinstance(told, ProgramsChanged):
+            self._hint(told)
+        else:
+            recorder.events_lost(SENTINEL)
+            self._look_at_all()
+            self._clock.soon()
+
+    def close(self) -> None:
+        """Drop what is still to come."""
+        for handle in self._later:
+            handle.cancel()
+        self._later.clear()
+
+    def _write(self, write: Write) -> None:
+        guard = self._guard
+        guard.parts.recorder.metrics.device_write(write.writer.program if write.writer is not None else None)
+        scope = guard.scopes.get(write.control_group)
+        if scope is None or scope.target.inode != write.inode:
+            return
+        guard.parts.causes.wrote(write)
+        changed = self._on_purpose(scope, write)
+        if write.restored:
+            self._gave_back(scope, write)
+        if changed or write.restored or write.refused or write.error or _short_of(scope, write):
+            self._watch.want(write.control_group, fresh=False)
+        if len(self._later) < _MAX_LATER:
+            began = time.monotonic()
+            self._in(_GRACE, lambda: self._tell(scope, write, began))
+        else:
+            self._tell(scope, write, 0.0)
+
+    def _on_purpose(self, scope: Scope, write: Write) -> bool:
+        """Respect what was taken on purpose, learn what was given; return whether there was anything of that."""
+        guard, entitled = self._guard, scope.entitled
+        if entitled is None:
+            return False
+        taken = revoked(write, entitled)
+        given = frozenset() if taken else granted(write, entitled, guard.parts.guarded)
+        if taken:
+            guard.keep(scope, release(entitled, taken))
+        elif given:
+            guard.keep(scope, grant(entitled, given))
+        if taken or given:
+            self._guard.parts.recorder.on_purpose(scope, taken, given, guard.parts.causes.of_write(_unit(scope), write))
+        return bool(taken or given)
+
+    def _gave_back(self, scope: Scope, write: Write) -> None:
+        if write.whole_at is not None:
+            scope.whole_at = max(write.whole_at, scope.whole_at or 0.0)
+        if write.writer is None or write.writer.role is not Role.SYSTEMD:
+            scope.backoff.repaired(write.at)
+        if scope.entitled is not None and not scope.entitled.struck:
+            self._guard.keep(scope, replace(scope.entitled, struck=True))
+
+    def _tell(self, scope: Scope, write: Write, began: float) -> None:
+        """Tell of a write when it is known what it is put down to."""
+        now, causes = time.monotonic(), self._guard.parts.causes
+        if causes.reloading(now) and now - began < _LONGEST_GRACE:
+            self._in(_GRACE, lambda: self._tell(scope, write, began))
+            return
+        cause = causes.of_write(_unit(scope), write)
+        if write.denied or scope.last is None:
+            scope.last = (_wall(write.at, now), cause)
+        if write.restored and write.whole_at is not None:
+            self._guard.parts.recorder.healed_at_the_write(scope, write, cause)
+
+    def _hint(self, hint: ProgramsChanged) -> None:
+        parts = self._guard.parts
+        parts.recorder.metrics.device_write(hint.writer.program if hint.writer is not None else hint.name)
+        parts.causes.programs_change(hint)
+        self._again = True
+        if not self._looks:
+            self._look_soon()
+
+    def _look_soon(self) -> None:
+        """Look a few times from now on; what is hinted at meanwhile makes it begin once more."""
+        self._again, self._looks = False, len(_AFTER_HINT)
+        for delay in _AFTER_HINT:
+            self._in(delay, self._look_due)
+
+    def _look_due(self) -> None:
+        self._clock.soon()
+        self._looks -= 1
+        if not self._looks and self._again:
+            self._look_soon()
+
+    def _in(self, delay: float, do: Callable[[], None]) -> None:
+        handle: Optional[asyncio.TimerHandle] = None
+
+        def due() -> None:
+            if handle is not None:
+                self._later.discard(handle)
+            do()
+
+        handle = asyncio.get_running_loop().call_later(delay, due)
+        self._later.add(handle)
+
+
+def _unit(scope: Scope) -> str:
+    return scope.target.unit
+
+
+def _short_of(scope: Scope, write: Write) -> bool:
+    """Whether the list was without something that the scope is entitled to; a torn look may be, too."""
+    return scope.entitled is not None and (write.after is None or bool(write.after.missing(scope.entitled.rules)))
+
+
+def _wall(at: float, now: float) -> float:
+    """Return a moment in seconds since the epoch."""
+    return time.time() - (now - at)
