@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Optional
 
-from gpuguard.model.backoff import Backoff
 from gpuguard.guard.mend import Target
 from gpuguard.guard.observe import SystemdView
 from gpuguard.guard.scope import Scope
+from gpuguard.model.backoff import Backoff
 from gpuguard.model.device_list import DeviceList
 from gpuguard.model.entitlement import Entitlement
 from gpuguard.model.observation import Declared
