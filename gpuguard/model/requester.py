@@ -23,10 +23,11 @@ _LEFT_OUT = "…"
 _SHORT = 12  # digits of a container's id
 
 _SHELL = re.compile(r"-?(?:ba|da|z|k|mk|a|fi)?sh")
-_INTERPRETER = re.compile(r"(?:python|pypy|perl|ruby|node)[\d.]*")
+_INTERPRETER = re.compile(r"(?:python|platform-python|pypy|perl|ruby|node)[\d.]*")
 # Options of theirs that take the next argument (bash(1), python3(1)), and those with which there is no script.
 _TAKING = frozenset({"-o", "+o", "-O", "+O", "--rcfile", "--init-file", "-W", "-X"})
-_NO_SCRIPT = re.compile(r"-[A-Za-z]{0,3}[ceE]")
+_NO_SCRIPT = re.compile(r"-[A-Za-z]{0,3}[ceE]|-")
+_NO_SHELL_SCRIPT = re.compile(r"-[A-Za-z]{0,3}[cs][A-Za-z]{0,3}|-")
 _MODULE = "-m"
 
 # Where dpkg keeps and runs the scripts of packages (deb-postinst(5)); those of a package that is being unpacked have no
@@ -103,7 +104,7 @@ def _script(process: Process) -> Optional[str]:
     for argument in left:
         if argument == _MODULE and interpreter is not None:
             return next(left, None)
-        if _NO_SCRIPT.fullmatch(argument) or argument in {"-", "-s"}:
+        if (_NO_SCRIPT if shell is None else _NO_SHELL_SCRIPT).fullmatch(argument):
             return None
         if argument in _TAKING:
             next(left, None)
