@@ -9,9 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from gpuguard.config import Settings
+from gpuguard.daemon import _without_effect
 from tests.lab.poll import until
 from tests.lab.sim.node import SimNode
-from tests.running import PATIENCE, Gpuguard, await_event
+from tests.running import PATIENCE, Gpuguard, await_event, events
 
 
 @pytest.fixture
@@ -70,6 +72,13 @@ def test_settings_of_a_later_version_are_named(gpuguard: Gpuguard) -> None:
     """Who asks for what this version does not do is told so."""
     gpuguard.write(guard={"shield": True}, escalate={"command": ["/bin/false"]})
     daemon = gpuguard.start()
-    await_event(daemon, "no_effect", 2)
-    for setting in ("[guard] shield", "[escalate] command"):
-        assert setting in daemon.output()
+    await_event(daemon, "no_effect")
+    said = [entry["event"] for entry in events(daemon, "no_effect")]
+    assert said == ["the setting [escalate] command has no effect in this version of gpuguard"]
+
+
+def test_the_shield_has_no_use_on_v2() -> None:
+    """Who asks for the shield where there is none is told so."""
+    asked = Settings.from_mapping({"guard": {"shield": True}})
+    assert list(_without_effect(asked, "v2")) == [("[guard] shield", "on cgroup v2")]
+    assert list(_without_effect(asked, "v1")) == []

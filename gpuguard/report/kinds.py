@@ -181,7 +181,7 @@ class KINDS(enum.Enum):
     shield_keeps = (
         "916f770caba11f9890a9d94448daa413",
         "warning",
-        "{who}: systemd cannot be made to remember {devices}, the shield alone keeps it from taking them: {reason}",
+        "{who}: systemd does not know {devices}: {reason}",
     )
     sentinel_standing = (
         "e1f945e2c5f0404d9cce0096261dd101",

@@ -107,6 +107,14 @@ class TestDeclare:
         assert it.scope.rules() == before
         assert not it.shielded()
 
+    async def test_a_shield_that_is_there_for_good_stays(self, it: Declaring) -> None:
+        """Where the shield is to be kept, a declaration goes on under it and leaves it standing."""
+        it.devices.shield(it.target.control_group, it.target.inode)
+        made = (it.scope.cgroup / SHIELD).stat()
+        deed = await it.mender.declare(it.target, ENTRIES, keep=True)
+        assert (deed.error, deed.answered) == (None, True)
+        assert (it.scope.cgroup / SHIELD).stat().st_ctime_ns == made.st_ctime_ns
+
     @pytest.mark.invariant(2)
     async def test_a_rule_that_is_written_meanwhile_survives(self, it: Declaring) -> None:
         """What a hook writes while systemd is busy with the call is still there afterwards."""

@@ -93,6 +93,14 @@ class TestReason:
         it.plan = Plan(undeclarable=tuple(rules("c *:77 rw")))
         assert it.reason == "undeclarable: systemd has no spelling for c *:77 rw"
 
+    def test_says_what_the_shield_keeps(self) -> None:
+        """Under the shield what systemd does not know is kept; of what is well there is nothing to say."""
+        it = scope(verdict=Verdict(State.AT_RISK, "systemd does not know these devices"))
+        it.shielded = True
+        assert it.reason == "systemd does not know these devices; the shield keeps it"
+        it.verdict = Verdict(State.PROTECTED)
+        assert not it.reason
+
     def test_is_none_before_the_first_look(self) -> None:
         """Nothing is known of a scope that nobody looked at."""
         it = scope(None)

@@ -165,6 +165,7 @@ class TestGone:
             lambda: kernel.devices.allow(kernel.scope, 1, RULE),
             lambda: kernel.devices.shield(kernel.scope, 1),
             lambda: kernel.devices.unshield(kernel.scope, 1),
+            lambda: kernel.devices.populated(kernel.scope),
         ]
         for act in acts:
             with pytest.raises(CgroupGoneError, match="the control group is gone"):
@@ -248,6 +249,21 @@ class TestShield:
                 assert kernel.devices.shielded(kernel.scope)
             finally:
                 squatter.kill()
+
+    def test_what_is_below_and_inside(self, kernel: Groups) -> None:
+        """The shield is a group below like any other, and empty; a group with a process is told from one without."""
+        inode = kernel.make(kernel.scope, NULL)
+        assert kernel.devices.groups_below(kernel.scope) == frozenset()
+        kernel.devices.shield(kernel.scope, inode)
+        assert kernel.devices.groups_below(kernel.scope) == {SHIELD}
+        assert not kernel.devices.populated(kernel.scope)
+        with subprocess.Popen(["sleep", "60"]) as job:
+            try:
+                (kernel.path(kernel.scope) / "cgroup.procs").write_text(str(job.pid))
+                assert kernel.devices.populated(kernel.scope)
+                assert not kernel.devices.populated(f"{kernel.scope}/{SHIELD}")
+            finally:
+                job.kill()
 
     def test_not_for_a_namesake(self, kernel: Groups) -> None:
         """A group with another inode gets no shield."""

@@ -98,6 +98,12 @@ class TestAtRisk:
         assert "device number in place of `*` for c *:77 rw" in text(found)
         assert "keep the daemon running" in text(found)
 
+    def test_no_spelling_under_the_shield(self) -> None:
+        """As long as the shield stands no rewrite takes it."""
+        found = explained(State.AT_RISK, UNSPELT, plan=Plan(undeclarable=(ODD,)), shield=True)
+        assert "the shield keeps the devices" in text(found)
+        assert "keep the daemon running" not in text(found)
+
     def test_no_spelling_v2(self) -> None:
         """There it keeps the rest from being declared, too, and no reload may come."""
         plan = Plan(narrowed=(ODD,), undeclarable=(ODD,))
