@@ -95,7 +95,7 @@ def _sentinel(settings: Settings, mode: CgroupMode, fd: int) -> list[str]:
     return command(
         fd,
         mode=mode.value,
-        cgroup=str(_hierarchy(mode, Path(paths.cgroup))),
+        cgroup=paths.cgroup,
         proc=paths.proc,
         max_repairs=backoff.max_repairs,
         window=backoff.window,

@@ -11,7 +11,7 @@ from typing import Optional, Union
 
 from gpuguard.errors import SentinelError
 from gpuguard.model.write import ProgramsChanged, Standing, Watched, Write
-from gpuguard.sentinel.wire import LONGEST, Forget, Message, Overflow, Ping, Pong, decode, encode
+from gpuguard.sentinel.wire import LONGEST, Blind, Forget, Message, Overflow, Ping, Pong, decode, encode
 
 # The name of the source, for the metrics and the journal.
 SENTINEL = "sentinel"
@@ -72,7 +72,7 @@ class Sentinel:
         while True:
             began = loop.time()
             try:
-                await self._session(tell, up)
+                await self._session(tell, up, down)
             except (OSError, SentinelError) as error:
                 down(str(error))
             else:
@@ -80,7 +80,7 @@ class Sentinel:
             pause = _FIRST_PAUSE if loop.time() - began > _LIVED else min(2 * pause, _LONGEST_PAUSE)
             await asyncio.sleep(pause)
 
-    async def _session(self, tell: Callable[[Told], None], up: Callable[[], None]) -> None:
+    async def _session(self, tell: Callable[[Told], None], up: Callable[[], None], down: Callable[[str], None]) -> None:
         ours, theirs = socket.socketpair()
         with ours, theirs:
             process = await asyncio.create_subprocess_exec(
@@ -94,11 +94,18 @@ class Sentinel:
                 reader, self._writer = await asyncio.open_connection(sock=ours, limit=LONGEST)
                 for watched in self._watched.values():
                     self._send(watched)
-                await self._listen(reader, tell, up)
+                await self._listen(reader, tell, up, down)
             finally:
                 await self._end(process)
 
-    async def _listen(self, reader: asyncio.StreamReader, tell: Callable[[Told], None], up: Callable[[], None]) -> None:
+    async def _listen(
+        self,
+        reader: asyncio.StreamReader,
+        tell: Callable[[Told], None],
+        up: Callable[[], None],
+        down: Callable[[str], None],
+    ) -> None:
+        blind = False
         while True:
             try:
                 line = await reader.readline()
@@ -107,11 +114,15 @@ class Sentinel:
             if not line:
                 return
             message = decode(line)
-            if isinstance(message, Standing):
-                up()
-            if isinstance(message, Pong):
+            if isinstance(message, Blind):
+                blind = True
+                down(message.reason)
+            elif isinstance(message, Pong):
                 self._answered(message)
             elif isinstance(message, (Standing, Write, ProgramsChanged, Overflow)):
+                if isinstance(message, Standing) or (blind and isinstance(message, Overflow)):
+                    blind = False
+                    up()
                 tell(message)
 
     def _answered(self, pong: Pong) -> None:
