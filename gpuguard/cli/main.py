@@ -78,6 +78,9 @@ def _parser() -> argparse.ArgumentParser:
     explain.add_argument("--json", action="store_true", help="print one JSON document")
     explain.add_argument("--all", action="store_true", help="also show rules that need no attention")
 
+    doctor = add("doctor", "examine the node, its guard and its containers, and say what to do")
+    doctor.add_argument("--json", action="store_true", help="print one JSON document")
+
     add("check", "print one line for a monitoring system and exit with its verdict")
 
     repair = add("repair", "give lost devices back and make systemd remember them, once, now")

@@ -42,10 +42,10 @@ def test_help_lists_the_commands() -> None:
     done = gpuguard_command("--help")
     assert done.returncode == 0
     words = done.stdout.split()
-    assert {"run", "status", "explain", "check", "repair", "release", "config"} <= set(words)
+    assert {"run", "status", "explain", "doctor", "check", "repair", "release", "config"} <= set(words)
 
 
-@pytest.mark.parametrize("command", ["run", "status", "explain", "check", "repair", "release", "config"])
+@pytest.mark.parametrize("command", ["run", "status", "explain", "doctor", "check", "repair", "release", "config"])
 def test_every_command_has_help(command: str) -> None:
     """`gpuguard COMMAND --help` explains and knows --config."""
     done = gpuguard_command(command, "--help")

@@ -50,5 +50,5 @@ def test_systemd_reads_it(tmp_path: Path) -> None:
 
 def test_commands_that_are_advised_exist() -> None:
     """An engineer at 3 a.m. is sent to no command that the command line does not have."""
-    commands = {"status", "repair", "explain", "release", "config check", "config show"}
+    commands = {"status", "repair", "explain", "doctor", "release", "config check", "config show"}
     assert set(re.findall(r'"gpuguard ([a-z ]+)"', CATALOG.read_text())) == commands

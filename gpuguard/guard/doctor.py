@@ -1,0 +1,103 @@
+"""Examines a node for `gpuguard doctor`: asks the daemon, looks at the containers, reads what the node is like."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import platform
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Optional
+
+from gpuguard import __version__
+from gpuguard.config import Settings
+from gpuguard.errors import CgroupUnreadableError, ConfigError, GpuguardError
+from gpuguard.guard import once
+from gpuguard.guard.devices import GuardedDevices
+from gpuguard.guard.effect import without_effect
+from gpuguard.guard.guardian import Guardian, guardian_of
+from gpuguard.kernel.procfs import Host
+from gpuguard.model.doctor import Examination, Links, Versions
+from gpuguard.model.majors import DeviceNumber
+from gpuguard.model.rule import CHAR
+from gpuguard.model.status import NodeStatus
+
+# Where the unit file puts the daemon, and the mounts of the cpu controller on cgroup v1.
+_GROUPS = ("gpuguard.slice", "gpuguard.slice/gpuguard.service")
+_CPU = ("cpu,cpuacct", "cpu")
+
+
+async def examine(settings: Settings, fault: Optional[ConfigError]) -> Examination:
+    """Examine the node; changes nothing, and raises nothing: what cannot be found out is told as such.
+
+    `fault`: the settings are only what remains of a bad file.
+    """
+    guardian = await _guardian(settings, fault)
+    node, trouble = await _look(settings, guardian, fault)
+    report = guardian.report
+    return Examination(
+        versions=Versions(
+            gpuguard=__version__,
+            python=platform.python_version(),
+            kernel=os.uname().release,
+            daemon=None if report is None else report.version,
+            systemd=None if node is None else node.systemd,
+        ),
+        node=node,
+        trouble=trouble,
+        sources=None if report is None or not report.sources else report.sources,
+        standing=None if report is None else report.standing,
+        budgets=await asyncio.to_thread(lambda: tuple(_empty_budgets(Path(settings.paths.cgroup)))),
+        links=await asyncio.to_thread(_links, guardian.settings),
+        fault=None if fault is None else str(fault),
+        without_effect=() if node is None else tuple(without_effect(guardian.settings, node.cgroup)),
+        root=os.geteuid() == 0,
+    )
+
+
+async def _guardian(settings: Settings, fault: Optional[ConfigError]) -> Guardian:
+    try:
+        return await guardian_of(settings, fault)
+    except ConfigError:  # nobody makes up for the bad file: what remains of it must do
+        return await guardian_of(settings, None)
+
+
+async def _look(
+    settings: Settings, guardian: Guardian, fault: Optional[ConfigError]
+) -> tuple[Optional[NodeStatus], Optional[str]]:
+    """Look at the node; say why not where that cannot be."""
+    try:
+        return await once.look(settings, fault if guardian.report is not None else None), None
+    except GpuguardError as error:
+        return None, str(error)
+
+
+def _links(settings: Settings) -> Optional[Links]:
+    host = Host(Path(settings.paths.proc), Path(settings.paths.dev))
+    guarded = GuardedDevices(settings.devices, host)
+    try:
+        guarded.refresh()
+    except CgroupUnreadableError:
+        return None
+    nodes = guarded.nodes
+    return Links(tuple(nodes), tuple(path for path, number in nodes.items() if not _linked(host, number)))
+
+
+def _linked(host: Host, number: DeviceNumber) -> bool:
+    word = "char" if number.kind == CHAR else "block"
+    return host.number(f"/dev/{word}/{number.major}:{number.minor}") == number
+
+
+def _empty_budgets(cgroup: Path) -> Iterator[str]:
+    """Yield the files where a kernel with RT_GROUP_SCHED has no real-time budget for the daemon (sched-rt-group)."""
+    for controller in _CPU:
+        for group in _GROUPS:
+            file = cgroup / controller / group / "cpu.rt_runtime_us"
+            try:
+                empty = file.read_text(encoding="ascii").strip() == "0"
+            except OSError:  # no such kernel, controller or group
+                continue
+            if empty:
+                yield str(file)
+        if (cgroup / controller).is_dir():  # the other name is a link to it
+            return
