@@ -10,7 +10,7 @@ import contextlib
 import os
 import struct
 from pathlib import Path
-from typing import Callable, Optional
+from typing import Any, Callable, Optional
 
 from gpuguard.errors import SourceError
 from gpuguard.kernel import netlink
@@ -19,7 +19,7 @@ from gpuguard.kernel.pace import Pace
 from gpuguard.kernel.processes import Processes
 from gpuguard.kernel.socket_filter import accept_words
 from gpuguard.model.process import Process
-from gpuguard.model.recent import Execution, Recent
+from gpuguard.model.recent import Execution, Recent, telling
 from gpuguard.source import OnStanding, Source
 
 EXECUTIONS = "executions"
@@ -43,10 +43,10 @@ _ACTION_SIZE = 4  # enum proc_cn_mcast_op
 
 
 class ExecutionSource:
-    """Remembers who started a program, and delivers nothing but the standing of its socket.
+    """Remembers who started a program that is `telling`; each goes to `on_execution`, too.
 
-    Each start costs the daemon some 0.1 ms. More than `most_per_second` are not followed: it stops listening for
-    REST seconds, and says so.
+    Every start of any program costs the daemon some 0.1 ms. More than `most_per_second` are not followed: it stops
+    listening for REST seconds, and says so. A program that ends within a millisecond may be gone before it is read.
     """
 
     def __init__(
@@ -112,7 +112,8 @@ class ExecutionSource:
         try:
             datagrams.open()
             datagrams.send(_control(modules, cn_proc.PROC_CN_MCAST_LISTEN, token))
-            await asyncio.wait({answered, datagrams.ended}, timeout=ANSWER, return_when=asyncio.FIRST_COMPLETED)
+            either: list[asyncio.Future[Any]] = [answered, datagrams.ended]
+            await asyncio.wait(either, timeout=ANSWER, return_when=asyncio.FIRST_COMPLETED)
             if not datagrams.ended.done():
                 _require_accepted(answered)
                 self._datagrams = datagrams
@@ -130,6 +131,9 @@ class ExecutionSource:
         return reason
 
     def _executed(self, pid: int, at: float) -> None:
+        # The rest of a process that has just begun takes five times as long to read as its name.
+        if not telling(self._processes.name(pid)):
+            return
         asks = self._processes.asks(pid)
         if asks:
             line = self._processes.lineage(pid)

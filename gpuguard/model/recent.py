@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import deque
 from dataclasses import dataclass
 from typing import Callable, Optional
@@ -9,6 +10,15 @@ from typing import Callable, Optional
 from gpuguard.model.process import Process
 
 _ANCESTORS = 16
+
+# By the kernel's names, of 15 bytes at most: programs that ask systemd, that rewrite device lists, and shells and
+# interpreters, which may do either. A script that is executed by its own path has a name of its own, and is missed.
+_TELLING = re.compile(
+    r"(?:systemctl|telinit|init|busctl|gdbus|dbus-send|systemd-run|deb-systemd-.*|invoke-rc\.d"
+    r"|runc|crun|youki|docker|docker-runc|podman|nerdctl|ctr|crictl|nvidia-.*"
+    r"|-?(?:ba|da|k|mk|z|a|fi)?sh|(?:python|pypy|perl|ruby|node)[\d.]*"
+    r"|tee|dd|cgset|cgexec|cgclassify|bpftool|.*(?:post|pre)(?:inst|rm))"
+)
 
 
 @dataclass(frozen=True)
@@ -21,6 +31,11 @@ class Execution:
     at: float
     line: tuple[Process, ...]
     asks: bool = False
+
+
+def telling(name: str) -> bool:
+    """Whether a process of this name may be what somebody asks for later."""
+    return _TELLING.fullmatch(name) is not None
 
 
 class Recent:
