@@ -70,6 +70,11 @@ def request_of(command: Sequence[str]) -> Optional[Request]:
     return _bus_call(arguments) if program in _BUS_PROGRAMS else None
 
 
+def asks_for_rules(command: Sequence[str]) -> bool:
+    """Whether a command line asks this machine's systemd for something that makes it write device rules."""
+    return request_of(command) is not None
+
+
 def _systemctl(arguments: Sequence[str]) -> Optional[Request]:
     options: set[str] = set()
     words = list(_words(arguments, options))

@@ -13,6 +13,7 @@ from gpuguard.errors import TraceUnavailableError
 from gpuguard.kernel import tracefs
 from gpuguard.kernel.processes import Processes
 from gpuguard.kernel.tracefs import Call, Seen, Trace
+from gpuguard.model.request import asks_for_rules
 from gpuguard.model.write import ProgramsChanged
 from gpuguard.sentinel.link import Link
 from gpuguard.sentinel.settings import Settings
@@ -114,7 +115,7 @@ class Programs:
     def _report(self, call: Call) -> ProgramsChanged:
         # At once: whoever asked systemd is not there for long.
         asked = self._is_systemd(call)
-        requester = self._processes.requester(lambda _: True, _SEARCH) if asked else ()
+        requester = self._processes.requester(asks_for_rules, _SEARCH) if asked else ()
         writer = self._processes.read(self._process(call.thread)) if self._numbered else None
         return ProgramsChanged(call.at, call.name or (writer.name if writer else ""), writer, requester)
 

@@ -9,6 +9,7 @@ from typing import Optional
 
 from gpuguard.kernel.processes import Processes
 from gpuguard.model.process import Process
+from gpuguard.model.request import asks_for_rules
 from gpuguard.sentinel.link import Link
 from gpuguard.sentinel.scope import Happening
 from gpuguard.sentinel.wire import Overflow
@@ -80,5 +81,5 @@ class Teller:
         waits = bool(self._requester) and (self._proc / str(self._requester[0].pid)).exists()
         if now - self._searched > _BURST or (self._requester and not waits):
             self._searched = now
-            self._requester = self._processes.requester(lambda _command: True, _SEARCH)
+            self._requester = self._processes.requester(asks_for_rules, _SEARCH)
         return self._requester
