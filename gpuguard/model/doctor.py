@@ -161,8 +161,10 @@ def _about_source(name: str) -> str:
 def _about_scheduling(budgets: tuple[str, ...]) -> str:
     if not budgets:
         return "`systemctl show -p RestrictRealtime -p CapabilityBoundingSet gpuguard`: it must be allowed SCHED_RR."
-    gifts = "; ".join(f"echo {_BUDGET} > {quote(file)}" for file in budgets)
-    return f"Until the next boot: `{gifts}`, then `systemctl restart gpuguard`."
+    # At each start, since systemd makes the groups anew; "-": one that is refused keeps the daemon from nothing.
+    gifts = "; ".join(f"echo {_BUDGET} > {file}" for file in budgets)
+    line = f"ExecStartPre=-+/bin/sh -c {quote(gifts)}"
+    return f"`systemctl edit gpuguard`, there [Service] {line}, then `systemctl restart gpuguard`."
 
 
 def _about_containers(seen: Examination) -> Iterator[Finding]:

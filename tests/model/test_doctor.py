@@ -13,7 +13,8 @@ from gpuguard.model.write import Standing
 from tests.model.examined import ID, container, examined
 
 NICE = Standing("nice", "no real-time class: Operation not permitted")
-BUDGETS = ("/sys/fs/cgroup/cpu/gpuguard.slice/cpu.rt_runtime_us", "/sys/fs/cgroup/cpu/a b/cpu.rt_runtime_us")
+SLICE = "/sys/fs/cgroup/cpu/gpuguard.slice"
+BUDGETS = (f"{SLICE}/cpu.rt_runtime_us", f"{SLICE}/gpuguard.service/cpu.rt_runtime_us")
 
 
 def only(seen: Examination) -> Finding:
@@ -97,9 +98,10 @@ def test_a_bad_file_without_a_daemon_keeps_it_from_starting() -> None:
 
 
 def test_a_budget_for_the_sentinel() -> None:
-    """Where the kernel keeps real-time from it, the advice is the very commands, the outermost group first."""
+    """Where the kernel keeps real-time from it, the advice is the very line, the outermost group first."""
     found = only(examined(standing=NICE, budgets=BUDGETS))
-    assert f"`echo 50000 > {BUDGETS[0]}; echo 50000 > '{BUDGETS[1]}'`" in found.advice
+    line = f"ExecStartPre=-+/bin/sh -c 'echo 50000 > {BUDGETS[0]}; echo 50000 > {BUDGETS[1]}'"
+    assert f"[Service] {line}, then" in found.advice
 
 
 @pytest.mark.parametrize(
