@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from gpuguard.config import Settings
-from gpuguard.daemon import _without_effect
+from gpuguard.guard.effect import without_effect
 from tests.lab.poll import until
 from tests.lab.sim.node import SimNode
 from tests.running import PATIENCE, Gpuguard, await_event, events
@@ -80,5 +80,5 @@ def test_settings_of_a_later_version_are_named(gpuguard: Gpuguard) -> None:
 def test_the_shield_has_no_use_on_v2() -> None:
     """Who asks for the shield where there is none is told so."""
     asked = Settings.from_mapping({"guard": {"shield": True}})
-    assert list(_without_effect(asked, "v2")) == [("[guard] shield", "on cgroup v2")]
-    assert list(_without_effect(asked, "v1")) == []
+    assert list(without_effect(asked, "v2")) == [("[guard] shield", "on cgroup v2")]
+    assert list(without_effect(asked, "v1")) == []
