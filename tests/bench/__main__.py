@@ -7,14 +7,14 @@ import platform
 import sys
 from pathlib import Path
 
-from tests.bench import declaring, footprint, gaps, healing, opens, outages, polls
+from tests.bench import declaring, first_loss, footprint, gaps, healing, opens, outages, polls, storm
 from tests.lab.errors import LabError
 from tests.lab.node import Node
 from tests.lab.prober import Prober
 
 PARTS = {
-    "v1": ("outages", "gaps", "declaring", "footprint", "polls"),
-    "v2": ("opens", "healing", "polls"),
+    "v1": ("outages", "first-loss", "opens", "gaps", "declaring", "footprint", "polls", "storm"),
+    "v2": ("opens", "healing", "footprint", "polls"),
 }
 
 
@@ -27,14 +27,18 @@ def parser() -> argparse.ArgumentParser:
     )
     top.add_argument("parts", nargs="*", metavar="PART", help=f"what to measure, default all: {known}")
     top.add_argument("--rounds", type=int, default=10, metavar="N", help="outages: of each trigger (default: 10)")
+    top.add_argument("--samples", type=int, default=500, metavar="N", help="first-loss: of each guard (default: 500)")
     top.add_argument("--gaps", type=int, default=100, metavar="N", help="gaps: to be seen in each scope (default: 100)")
     top.add_argument("--tries", type=int, default=300, metavar="N", help="declaring: declarations (default: 300)")
-    top.add_argument("--seconds", type=float, default=60, metavar="S", help="footprint: of idling (default: 60)")
-    top.add_argument("--scopes", default="1,50", metavar="N,…", help="footprint: numbers of GPU scopes (default: 1,50)")
+    top.add_argument("--seconds", type=float, default=60, metavar="S", help="footprint, storm: of idling (60)")
+    top.add_argument("--scopes", default="1,50,200", metavar="N,…", help="footprint: numbers of GPU scopes (1,50,200)")
     top.add_argument("--turns", type=int, default=20, metavar="N", help="opens: of each trigger (default: 20)")
     top.add_argument("--crowd", type=int, default=50, metavar="N", help="healing: GPU scopes (default: 50)")
     top.add_argument("--heals", type=int, default=5, metavar="N", help="healing: reloads (default: 5)")
     top.add_argument("--polled", default="100,250,500,1000", metavar="N,…", help="polls: GPU scopes (100,250,500,1000)")
+    top.add_argument("--units", type=int, default=3000, metavar="N", help="storm: loaded units (default: 3000)")
+    top.add_argument("--herd", type=int, default=200, metavar="N", help="storm: GPU scopes (default: 200)")
+    top.add_argument("--reloads", type=int, default=32, metavar="N", help="storm: in either class (default: 32)")
     return top
 
 
@@ -65,12 +69,14 @@ def _measure(mode: str, chosen: list[str], options: argparse.Namespace) -> None:
         prober = Prober(node)
         table = {
             "outages": lambda: outages.measure(node, prober, options.rounds),
+            "first-loss": lambda: first_loss.measure(node, prober, options.samples),
             "gaps": lambda: gaps.measure(node, prober, options.gaps),
             "declaring": lambda: declaring.measure(node, prober, options.tries),
             "footprint": lambda: footprint.measure(node, _numbers(options.scopes), options.seconds),
             "opens": lambda: opens.measure(node, prober, options.turns),
             "healing": lambda: healing.measure(node, options.crowd, options.heals),
             "polls": lambda: polls.measure(node, _numbers(options.polled)),
+            "storm": lambda: storm.measure(node, options.units, options.herd, options.reloads, options.seconds),
         }
         for part in chosen:
             print(table[part](), flush=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,12 +26,15 @@ class Opens:
 class Crowd(AbstractContextManager["Crowd"]):
     """`count` scopes with a GPU, each with a process that opens it every `period` seconds (0: never).
 
-    `known`: systemd was told of the GPU at the start. Raises LabError.
+    `known`: systemd was told of the GPU at the start. `rules`: what is written on cgroup v1 in the place of the usual.
+    Raises LabError.
     """
 
-    def __init__(self, node: Node, count: int, *, period: float = 0.0, known: bool = False) -> None:
+    def __init__(
+        self, node: Node, count: int, *, period: float = 0.0, known: bool = False, rules: Sequence[str] = ()
+    ) -> None:
         program = ["env", "-C", str(ROOT), sys.executable, "-m", "tests.bench.inside", str(count), str(period)]
-        self._process = node.popen([*program, str(int(known))], stdin=subprocess.PIPE, stderr=subprocess.STDOUT)
+        self._process = node.popen([*program, str(int(known)), *rules], stdin=subprocess.PIPE, stderr=subprocess.STDOUT)
         line = self._line()
         if not line.startswith("["):
             raise LabError(f"the scopes did not start: {line}{self._end()}")

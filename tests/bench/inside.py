@@ -1,9 +1,10 @@
-"""Many containers at once: `python -m tests.bench.inside COUNT PERIOD KNOWN`, run in a node by Crowd.
+"""Many containers at once: `python -m tests.bench.inside COUNT PERIOD KNOWN [RULE…]`, run in a node by Crowd.
 
 Starts COUNT scopes of which systemd is told the devices that every container has, with KNOWN=1 also the GPU's. Then
 each gets its GPU as a runtime does it: on v2 by a program in the place of systemd's, on v1 by rules written beside
-it. In each a process opens the GPU every PERIOD seconds (0: never). Prints the scopes' names as one line of JSON; then
-for each line that it reads, what the processes have seen since the one before; and ends when there is no more to read.
+it, which are the RULEs if there are any. In each a process opens the GPU every PERIOD seconds (0: never). Prints the
+scopes' names as one line of JSON; then for each line that it reads, what the processes have seen since the one before;
+and ends when there is no more to read.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import signal
 import struct
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -107,11 +108,11 @@ def _runs(cgroup: Path, pid: int) -> bool:
     return procs.exists() and str(pid) in procs.read_text(encoding="ascii").split()
 
 
-def _give(unified: bool, cgroup: Path, program: int) -> None:
+def _give(unified: bool, cgroup: Path, program: int, rules: Sequence[str]) -> None:
     """Let a container through to its GPU behind systemd's back."""
     if not unified:
-        for device in GIVEN:
-            hook.allow(cgroup, device)
+        for rule in rules or [f"{device.rule} rw" for device in GIVEN]:
+            (cgroup / "devices.allow").write_text(rule, encoding="ascii")
         return
     until(lambda: hook.attached(cgroup), _PATIENCE, f"systemd's program on {cgroup}")
     [systemds] = hook.attached(cgroup)
@@ -122,6 +123,7 @@ def _give(unified: bool, cgroup: Path, program: int) -> None:
 def main() -> None:
     """Start them, answer, and end them."""
     count, period, known = int(sys.argv[1]), float(sys.argv[2]), bool(int(sys.argv[3]))
+    rules = sys.argv[4:]
     if not _NODE.exists():
         Device(str(_NODE), GPU0.major, GPU0.minor).make(Path("/"))
     entries = [*BASICS, *(f"/dev/char/{device.major}:{device.minor} rw" for device in GIVEN if known)]
@@ -133,7 +135,7 @@ def main() -> None:
         with bpf.program(device_programs.runc(map(Rule.parse, _RUNTIME))) as program:
             for name, pid in zip(names, pids):
                 until(lambda: _runs(slice_ / name, pid), _PATIENCE, f"the start of {name}")  # noqa: B023 - called here
-                _give(unified, slice_ / name, program.fd)
+                _give(unified, slice_ / name, program.fd, rules)
         print(json.dumps(names), flush=True)
         before = [(0, 0)] * count
         for _ in sys.stdin:

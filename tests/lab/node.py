@@ -43,6 +43,7 @@ class Node(AbstractContextManager["Node"]):
     def __init__(self, record: Record, keeper: Optional[subprocess.Popen[bytes]] = None) -> None:
         self.name = record.name
         self.mode = record.mode
+        self.hierarchies = record.hierarchies
         self._record = record
         self._keeper = keeper
         self._init: Optional[Process] = None
@@ -98,7 +99,7 @@ class Node(AbstractContextManager["Node"]):
         beside = membership(Path(f"/proc/{init}/cgroup").read_text(encoding="utf-8"))
         groups = [
             self._controller(hierarchy.mount_name) / beside[hierarchy.controllers][len(hierarchy.directory) + 1 :]
-            for hierarchy in self._record.hierarchies
+            for hierarchy in self.hierarchies
         ]
         return entering(groups, program)
 
