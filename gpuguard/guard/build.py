@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -26,6 +27,7 @@ from gpuguard.kernel.mode import CgroupMode, detect
 from gpuguard.kernel.processes import Processes
 from gpuguard.kernel.procfs import Host
 from gpuguard.kernel.start_phase import StartPhase
+from gpuguard.model.cause import SYSTEMD
 from gpuguard.report.metrics import Metrics
 from gpuguard.sentinel.command import command
 from gpuguard.systemd.link import Link
@@ -64,6 +66,7 @@ def assemble(  # noqa: PLR0913 - each is a fact of its own
     mode = detect(Path(paths.cgroup))
     devices = _devices(mode, Path(paths.cgroup), guarded)
     ledger = Ledger(Path(paths.run), host.boot_id(), writable=writable)
+    processes = Processes(Path(paths.proc))
     parts = Parts(
         devices=devices,
         units=Units(settings.scopes),
@@ -72,7 +75,8 @@ def assemble(  # noqa: PLR0913 - each is a fact of its own
         guarded=guarded,
         ledger=ledger,
         recorder=Recorder(metrics, log, guarded.node_of),
-        causes=Causes(),
+        causes=Causes(systemd=processes.read(1) or SYSTEMD),
+        itself=processes.lineage(os.getpid()),
         sentinel=Sentinel(lambda fd: _sentinel(settings, mode, fd)),
         start_phase=StartPhase(_hierarchy(mode, Path(paths.cgroup)), Path(paths.proc)),
     )
@@ -87,7 +91,7 @@ def assemble(  # noqa: PLR0913 - each is a fact of its own
     )
     guard = Guard(parts, policy)
     guard.remember()
-    return Assembly(mode, guard, Watch(guard.look), host, link, Processes(Path(paths.proc)))
+    return Assembly(mode, guard, Watch(guard.look), host, link, processes)
 
 
 def _sentinel(settings: Settings, mode: CgroupMode, fd: int) -> list[str]:

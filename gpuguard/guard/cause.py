@@ -50,7 +50,7 @@ class Causes:
     latest first.
     """
 
-    def __init__(self, recent: Callable[[float], list[Lineage]] = lambda _: []) -> None:
+    def __init__(self, recent: Callable[[float], list[Lineage]] = lambda _: [], systemd: Process = SYSTEMD) -> None:
         self._began: Optional[float] = None
         self._replaced = False
         self._last: Optional[_Reload] = None
@@ -58,7 +58,9 @@ class Causes:
         self._calls: dict[str, _Call] = {}
         self._writes: dict[str, Write] = {}
         self._hint: Optional[ProgramsChanged] = None
+        self._declared: dict[str, _Call] = {}
         self.recent = recent
+        self._systemd = systemd
 
     def reload_began(self, now: float) -> None:
         """Note Reloading(true)."""
@@ -93,6 +95,10 @@ class Causes:
         elif call.unit is not None:
             _keep(self._calls, call.unit, _Call(now, caller, call.properties))
 
+    def declared(self, unit: str, by: Lineage, now: float) -> None:
+        """Note that gpuguard itself has had systemd set a unit's devices: no loss is put down to that."""
+        _keep(self._declared, unit, _Call(now, by, ("DeviceAllow",)))
+
     def wrote(self, write: Write) -> None:
         """Note a write to a list (cgroup v1)."""
         if write.denied:
@@ -110,6 +116,13 @@ class Causes:
             return replace(self._by_systemd(unit, write.at, write.requester), writer=write.writer, since=write.at)
         ancestors = tuple(process for process in write.requester if process.pid != write.writer.pid)
         return Cause(_WORDS.get(write.writer.role, "unknown"), write.writer, ancestors, since=write.at)
+
+    def of_change(self, unit: str, control_group: str, now: float, whole_at: Optional[float]) -> Cause:
+        """Put a change of a list, which need have taken nothing, down to what happened last."""
+        own = self._declared.get(unit)
+        if own is not None and self._fresh(own, now) and self._reload_at(now, own.at) is None:
+            return Cause("property", self._systemd, own.caller, own.properties, own.at)
+        return self.of_loss(unit, control_group, now, whole_at)
 
     def of_loss(self, unit: str, control_group: str, now: float, whole_at: Optional[float] = None) -> Cause:
         """Put a loss that is seen now down to what happened last. Unknown stays unknown.
@@ -129,7 +142,7 @@ class Causes:
         found = self._by_systemd(unit, now, hint.requester if hint is not None else (), since)
         if found.cause != "unknown":
             return found
-        return Cause() if hint is None or hint.name != SYSTEMD.name else replace(found, since=hint.at)
+        return Cause() if hint is None or hint.name != self._systemd.name else replace(found, since=hint.at)
 
     def _known_at(self, unit: str, now: float, since: float) -> bool:
         return self._reload_at(now, since) is not None or self._fresh(self._calls.get(unit), now)
@@ -140,17 +153,17 @@ class Causes:
         reload, call = self._reload_at(at, since), self._calls.get(unit)
         if reload is not None:
             caller = requester if _reloads(asked) else self._reloader(reload.began)
-            return Cause(reload.kind, SYSTEMD, caller, since=reload.began)
+            return Cause(reload.kind, self._systemd, caller, since=reload.began)
         if call is not None and self._fresh(call, at):
             word = "runtime" if call.caller and call.caller[0].role is Role.RUNTIME else "property"
-            return Cause(word, SYSTEMD, call.caller, call.properties, call.at)
+            return Cause(word, self._systemd, call.caller, call.properties, call.at)
         if self._reload_call is not None and self._pending(self._reload_call, at) and not asked:
-            return Cause("reload", SYSTEMD, self._reload_call.caller, since=at)
+            return Cause("reload", self._systemd, self._reload_call.caller, since=at)
         if asked is None or not _concerns(asked, unit):
             requester, asked = self._short_lived(unit, at)
         if asked is None:
-            return Cause("unknown", SYSTEMD)
-        return Cause(asked.cause, SYSTEMD, requester, asked.properties, at)
+            return Cause("unknown", self._systemd)
+        return Cause(asked.cause, self._systemd, requester, asked.properties, at)
 
     @property
     def _kind(self) -> ReloadKind:

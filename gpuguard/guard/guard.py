@@ -202,6 +202,8 @@ class Guard:
                 raise CgroupGoneError(f"{target.control_group}: another control group has taken this name")
         except CgroupUnreadableError as error:
             trouble = str(error)
+        if seen is not None and scope.seen is not None and seen.filters != scope.seen.filters:
+            self._rewritten(scope)
         scope.seen = seen
         return Observation(
             unit=target.unit,
@@ -218,6 +220,13 @@ class Guard:
             filters=seen.filters if seen is not None else (),
             starting=starting,
         )
+
+    def _rewritten(self, scope: Scope) -> None:
+        """Note that programs were changed (cgroup v2); on v1 the sentinel tells of each write."""
+        unit, now = scope.target.unit, time.monotonic()
+        cause = self.parts.causes.of_change(unit, scope.target.control_group, now, scope.whole_at)
+        scope.last = (time.time(), cause)
+        self.parts.recorder.metrics.device_write(cause.writer.program if cause.writer is not None else None)
 
     def _learn(self, scope: Scope, look: Observation) -> Optional[Entitlement]:
         """Learn from a look, and keep what was learnt; return it, None when there is nothing to guard."""

@@ -14,6 +14,7 @@ from gpuguard.guard.sentinel import Sentinel
 from gpuguard.guard.units import Units
 from gpuguard.kernel.devices import DeviceControl
 from gpuguard.kernel.start_phase import StartPhase
+from gpuguard.model.process import Process
 
 
 @dataclass(frozen=True)
@@ -46,3 +47,5 @@ class Parts:
     causes: Causes
     sentinel: Sentinel
     start_phase: StartPhase
+    itself: tuple[Process, ...] = ()
+    """This very process and its ancestors."""

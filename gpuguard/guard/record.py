@@ -10,12 +10,12 @@ from typing import Any, Optional
 
 from structlog.typing import FilteringBoundLogger
 
+from gpuguard.guard.blame import blame, state_without
 from gpuguard.guard.mend import Deed
 from gpuguard.guard.scope import Outage, Scope
 from gpuguard.model.cause import Cause
 from gpuguard.model.reports import SourceReport
 from gpuguard.model.requester import chain
-from gpuguard.model.requester import text as chain_text
 from gpuguard.model.rule import Rule
 from gpuguard.model.state import State
 from gpuguard.model.write import Standing, Write
@@ -116,14 +116,14 @@ class Recorder:
         seconds = max(0.0, write.whole_at - write.at)
         self.metrics.repair("write", "ok", seconds)
         outage, told = Outage(write.at, write.restored, cause), self._of(scope)
-        before, told.outage = told.outage, None
-        self._lost(scope, outage)
+        before, told.outage = told.outage, outage
+        self._tell_of(scope, outage, state=state_without(scope, write.restored))
         self.healed(scope, outage, write.whole_at)
         told.outage = before
 
     def on_purpose(self, scope: Scope, taken: Iterable[str], given: Iterable[Rule], cause: Cause) -> None:
         """Tell what somebody has taken from a container on purpose, or has given it."""
-        fields = {**self._fields(scope), **_blame(cause)}
+        fields = {**self._fields(scope), **blame(cause)}
         nodes = [self.node_of(Rule.parse(f"{device} rwm")) or device for device in sorted(taken)]
         if nodes:
             emit(self.log, KINDS.revoked, **fields, devices=nodes)
@@ -173,7 +173,7 @@ class Recorder:
         if told.fighting:
             return
         told.fighting = True
-        cause = {} if scope.outage is None else _blame(scope.outage.cause)
+        cause = {} if scope.outage is None else blame(scope.outage.cause)
         pause = f"{scope.backoff.pause:g} s"
         emit(self.log, KINDS.fight, **self._fields(scope), **cause, devices=self._names(_meant(scope)), pause=pause)
 
@@ -297,8 +297,11 @@ class Recorder:
         if told.outage is not None:
             return
         told.outage = outage
+        self._tell_of(scope, outage)
+
+    def _tell_of(self, scope: Scope, outage: Outage, **other: Any) -> None:  # noqa: ANN401 - fields of a log
         self._count_loss(outage.cause)
-        emit(self.log, KINDS.lost, **self._fields(scope), **self._outage(outage))
+        emit(self.log, KINDS.lost, **{**self._fields(scope), **other}, **self._outage(outage))
 
     def _count_loss(self, cause: Cause) -> None:
         self.metrics.drift("lost", cause.cause, cause.writer.program if cause.writer is not None else None)
@@ -317,24 +320,10 @@ class Recorder:
         }
 
     def _outage(self, outage: Outage) -> dict[str, Any]:
-        return {"devices": self._names(outage.rules), **_blame(outage.cause)}
+        return {"devices": self._names(outage.rules), **blame(outage.cause)}
 
     def _names(self, rules: Iterable[Rule]) -> list[str]:
         return [self.node_of(rule) or rule.device for rule in _sorted(rules)]
-
-
-def _blame(cause: Cause) -> dict[str, Any]:
-    """Return the fields that tell by whom, why, and for whom."""
-    writer = cause.writer
-    return {
-        "cause": cause.cause,
-        "property": list(cause.properties) or None,
-        "writer": None if writer is None else writer.program,
-        "writer_pid": None if writer is None else writer.pid,
-        "writer_exe": None if writer is None else writer.exe or None,
-        "writer_unit": None if writer is None else writer.unit,
-        "requester": chain_text(chain(cause.requester)) or None,
-    }
 
 
 def _owed(scope: Scope) -> frozenset[Rule]:

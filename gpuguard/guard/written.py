@@ -19,7 +19,7 @@ from gpuguard.model.revocation import granted, revoked
 from gpuguard.model.write import ProgramsChanged, Standing, Write
 
 # systemd tells of a reload behind thousands of other signals: what a write is put down to is decided a little later,
-# and not before a reload that is under way has told what it is.
+# and not before a reload that is under way has told what it is. Not where the one that asked for it was seen.
 _GRACE = 0.3
 _LONGEST_GRACE = 10.0
 # A hint comes before the call itself; a reload makes many of them, one after the other.
@@ -73,11 +73,11 @@ class Writes:
             self._gave_back(scope, write)
         if changed or write.restored or write.refused or write.error or _short_of(scope, write):
             self._watch.want(write.control_group, fresh=False)
-        if len(self._later) < _MAX_LATER:
-            began = time.monotonic()
-            self._in(_GRACE, lambda: self._tell(scope, write, began))
-        else:
+        began = time.monotonic()
+        if len(self._later) >= _MAX_LATER or guard.parts.causes.of_write(_unit(scope), write).requester:
             self._tell(scope, write, 0.0)
+        else:
+            self._in(_GRACE, lambda: self._tell(scope, write, began))
 
     def _on_purpose(self, scope: Scope, write: Write) -> bool:
         """Respect what was taken on purpose, learn what was given; return whether there was anything of that."""
@@ -116,7 +116,6 @@ class Writes:
 
     def _hint(self, hint: ProgramsChanged) -> None:
         parts = self._guard.parts
-        parts.recorder.metrics.device_write(hint.writer.program if hint.writer is not None else hint.name)
         parts.causes.programs_change(hint)
         self._again = True
         if not self._looks:
