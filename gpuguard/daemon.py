@@ -103,7 +103,7 @@ class Daemon:
             stack.callback(listener.close)
             writes = Writes(assembly.guard, assembly.watch, clock, listener.look_at_all)
             stack.callback(writes.close)
-            counter.open(verbs.Desk(assembly, lambda: self._describe(settings)).answer)
+            counter.open(verbs.Desk(assembly, lambda: self._describe(settings, assembly)).answer)
             stack.push_async_callback(counter.close)
             clock.round()
             await _first_of(stop.wait(), self._begin(settings, assembly), clock.run(), self._heartbeat(assembly, clock))
@@ -166,8 +166,16 @@ class Daemon:
             emit(self._log, KINDS.needs_restart, setting="[paths]")
         return None if new == settings else new
 
-    def _describe(self, settings: Settings) -> DaemonReport:
-        return DaemonReport(__version__, self._mode(settings), settings.to_toml(), self._trouble)
+    def _describe(self, settings: Settings, assembly: Assembly) -> DaemonReport:
+        recorder = assembly.guard.parts.recorder
+        return DaemonReport(
+            __version__,
+            self._mode(settings),
+            settings.to_toml(),
+            self._trouble,
+            sources=recorder.sources(),
+            standing=recorder.sentinel,
+        )
 
     async def _begin(self, settings: Settings, assembly: Assembly) -> None:
         """Wait for the first look at everything, and tell systemd and the journal that the guard is at work."""
