@@ -7,33 +7,29 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple, Optional
+from typing import Optional
 
 from gpuguard.model.process import Process
 
 _LIMIT = 16
 _TEXT = 4096  # bytes that are read of a file, all of which a process may fill as it likes
 _ARGUMENTS = 64
-# A process is read again when another took its number, or it executed another program, in between.
+# A process is read again when it has executed another program meanwhile.
 _ATTEMPTS = 3
 _STAT_FIELDS = 20  # after the name: the state, the parent, ... and the start time
 _TICKS: int = os.sysconf("SC_CLK_TCK")
 # What the clock may be set by before start times are told by the new one, in seconds: they must stay comparable.
 _STEP = 0.5
 _NAMESPACES = ("ns/pid", "ns/user")
+# Where there is no such process any more, open files of its directory say so, whoever has its number by then.
+_HELD = os.O_PATH | os.O_DIRECTORY
+# A control group of the unified hierarchy that was removed before its last process was waited for (cgroups(7)).
+_REMOVED = " (deleted)"
 # Programs that ask systemd and wait for its answer: systemctl under all its names (systemctl(1), telinit(8)), and what
 # people call the bus with. Others that use the private socket (systemd-run, systemd-mount) make no unit be rewritten.
 _ASKERS = frozenset({b"systemctl", b"telinit", b"init", b"busctl", b"gdbus", b"dbus-send"})
 # So many of the newest numbers are tried before /proc is listed, which takes longer than to try them.
 _NEWEST = 128
-
-
-class _Stat(NamedTuple):
-    """What tells one process from the next of its number."""
-
-    name: bytes
-    parent: int
-    ticks: int  # of the clock of boot time
 
 
 class Processes:
@@ -44,7 +40,7 @@ class Processes:
 
     def __init__(self, proc: Path) -> None:
         self._proc = str(proc)
-        self._own = tuple(self._link(f"self/{name}") for name in _NAMESPACES)
+        self._own = tuple(self._link(f"{proc}/self/{name}") for name in _NAMESPACES)
         self._boot = _boot()
 
     def name(self, pid: int) -> str:
@@ -53,21 +49,25 @@ class Processes:
 
     def read(self, pid: int) -> Optional[Process]:
         """Return a process, None when it is gone. What may not be read of it is empty."""
-        before = self._stat(pid)
-        for attempt in range(1, _ATTEMPTS + 1):
-            if before is None:
-                return None
-            found, after = self._read(pid, before), self._stat(pid)
-            # One that keeps changing its name is still the same process.
-            if after == before or (attempt == _ATTEMPTS and after is not None and after.ticks == before.ticks):
-                return found
-            before = after
-        return None
+        if pid <= 0:
+            return None
+        try:
+            directory = os.open(f"{self._proc}/{pid}", _HELD)
+        except (OSError, OverflowError):
+            return None
+        try:
+            for _ in range(_ATTEMPTS):
+                found = self._read(pid, directory)
+                if found is None or self._same(found, directory):
+                    break
+            return found  # one that keeps changing its name as well
+        finally:
+            os.close(directory)
 
     def lineage(self, pid: int, limit: int = _LIMIT) -> tuple[Process, ...]:
         """Return a process and its ancestors below PID 1, nearest first, at most `limit`; () when it is gone."""
         line: list[Process] = []
-        while pid > 0 and len(line) < limit and (pid != 1 or not line):
+        while pid > 1 and len(line) < limit:
             found = self.read(pid)
             # A parent is older than its child: a younger one has taken its number.
             if found is None or (line and (found.started or 0.0) > (line[-1].started or 0.0)):
@@ -117,30 +117,33 @@ class Processes:
         fields = self._bytes("loadavg").split()
         return int(fields[-1]) if fields and fields[-1].isdigit() else 0
 
-    def _read(self, pid: int, stat: _Stat) -> Process:
+    def _read(self, pid: int, directory: int) -> Optional[Process]:
+        exe = self._link("exe", directory)  # first: it is what a process that ends takes along
+        namespaces = tuple(self._link(name, directory) for name in _NAMESPACES)
         found = Process(
             pid,
-            _text(self._bytes(f"{pid}/comm").removesuffix(b"\n")),
-            exe=self._link(f"{pid}/exe"),
-            control_group=_control_group(self._bytes(f"{pid}/cgroup")),
-            started=self._epoch() + stat.ticks / _TICKS,
-            parent=stat.parent,
-            native="" not in self._own and tuple(self._link(f"{pid}/{name}") for name in _NAMESPACES) == self._own,
+            self._name(directory),
+            exe=exe,
+            control_group=_control_group(self._bytes("cgroup", directory)),
+            native="" not in self._own and namespaces == self._own,
         )
         # Reading a command line reads the process's own memory, and waits when that is made to fault (userfaultfd(2),
         # FUSE): a container is not given such a hold on gpuguard.
-        if found.contained or not found.native:
-            return found
-        return replace(found, command=_arguments(self._bytes(f"{pid}/cmdline")))
-
-    def _stat(self, pid: int) -> Optional[_Stat]:
-        """Return what /proc/PID/stat says (proc(5)), None when it is gone."""
-        if pid <= 0:
+        readable = found.native and not found.contained
+        command = _arguments(self._bytes("cmdline", directory)) if readable else ()
+        # The name, which comes before, may hold parentheses and spaces (proc(5)).
+        fields = self._bytes("stat", directory).rpartition(b")")[2].split()
+        if len(fields) < _STAT_FIELDS:
             return None
-        # A name may hold parentheses and spaces; the fields after it are numbers, and a letter.
-        name, _, rest = self._bytes(f"{pid}/stat").rpartition(b")")
-        fields = rest.split()
-        return _Stat(name, int(fields[1]), int(fields[_STAT_FIELDS - 1])) if len(fields) >= _STAT_FIELDS else None
+        started = self._epoch() + int(fields[_STAT_FIELDS - 1]) / _TICKS
+        return replace(found, command=command, parent=int(fields[1]), started=started)
+
+    def _same(self, found: Process, directory: int) -> bool:
+        """Whether it is still the program that it was; one that has ended is."""
+        return self._name(directory) == found.name and self._link("exe", directory) in {found.exe, ""}
+
+    def _name(self, directory: int) -> str:
+        return _text(self._bytes("comm", directory).removesuffix(b"\n"))
 
     def _epoch(self) -> float:
         """Return when the clock of boot time began, the same number each time unless the clock was set."""
@@ -149,10 +152,10 @@ class Processes:
             self._boot = now
         return self._boot
 
-    def _bytes(self, name: str) -> bytes:
-        """Return the beginning of a file, b"" where there is none or it may not be read."""
+    def _bytes(self, name: str, directory: Optional[int] = None) -> bytes:
+        """Return the beginning of a file of /proc or of a process, b"" where there is none or it may not be read."""
         try:
-            file = os.open(f"{self._proc}/{name}", os.O_RDONLY)
+            file = os.open(name if directory is not None else f"{self._proc}/{name}", os.O_RDONLY, dir_fd=directory)
         except OSError:
             return b""
         try:
@@ -162,10 +165,11 @@ class Processes:
         finally:
             os.close(file)
 
-    def _link(self, name: str) -> str:
+    @staticmethod
+    def _link(name: str, directory: Optional[int] = None) -> str:
         """Return where a link leads, "" where there is none (a kernel thread's executable) or it may not be read."""
         try:
-            return os.readlink(f"{self._proc}/{name}")  # noqa: PTH115 -- a Path costs more than the call
+            return os.readlink(name, dir_fd=directory)
         except OSError:
             return ""
 
@@ -189,7 +193,7 @@ def _control_group(raw: bytes) -> str:
         number, _, rest = line.partition(":")
         controllers, _, path = rest.partition(":")
         if number == "0" and not controllers:
-            unified = path
+            unified = path.removesuffix(_REMOVED)
         elif controllers == "name=systemd":
             named = path
     # A cgroup2 that somebody mounted beside systemd's v1 hierarchy has everybody in its root.
