@@ -21,6 +21,7 @@ _ARROW = "←"
 _REPLACEMENT = "\ufffd"
 _LEFT_OUT = "…"
 _SHORT = 12  # digits of a container's id
+_ID = re.compile(r"(?<![0-9a-f])[0-9a-f]{64}(?![0-9a-f])")
 
 _SHELL = re.compile(r"-?(?:ba|da|z|k|mk|a|fi)?sh")
 _INTERPRETER = re.compile(r"(?:python|platform-python|pypy|perl|ruby|node)[\d.]*")
@@ -146,5 +147,6 @@ def _place(process: Process) -> Optional[str]:
 
 def _clean(name: str) -> str:
     """Return a name that can be printed, and mistaken for nothing else in a chain."""
+    name = _ID.sub(lambda found: found[0][:_SHORT] + _LEFT_OUT, name)
     cut = name if len(name) <= _LONGEST else name[: _LONGEST - 1] + _LEFT_OUT
     return "".join(letter if letter.isprintable() and letter != _ARROW else _REPLACEMENT for letter in cut)

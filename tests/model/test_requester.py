@@ -125,6 +125,7 @@ class TestPrograms:
             ("su -", "su"),
             ("env SECRET=1 x", "env"),
             ("systemctl set-property x.scope CPUWeight=200 A=", "systemctl set-property x.scope CPUWeight A"),
+            (f"systemctl set-property docker-{ID}.scope A=1", "systemctl set-property docker-0123456789ab….scope A"),
             ("systemctl enable --now x", "systemctl enable"),
             ("systemctl start x", "systemctl"),
             ("runc --root /run/docker/runtime-runc/moby --log /x update --resources - 0123", "runc update"),
