@@ -243,6 +243,21 @@ def test_a_release_removes_it(gpu_scope: MakeScope, guard: Gpuguard) -> None:
     assert not of(scope.cgroup).exists()
 
 
+def test_a_revocation_is_not_held_off_and_removes_it(
+    node: Node, gpu_scope: MakeScope, guard: Gpuguard, prober: Prober
+) -> None:
+    """What an administrator takes away by hand is gone under the shield, too, and the shield goes with it."""
+    scope = gpu_scope()
+    shielded(scope.cgroup)
+    deny = f"/sys/fs/cgroup/devices/system.slice/{scope.name}/devices.deny"
+    node.run(["sh", "-c", f"echo '{GPU0.rule} rw' > {deny}; sleep 0.1"])
+    until(lambda: guard.events("revoked", scope=scope.name), 20, "the revocation")
+    gone(scope.cgroup)
+    guard.await_rounds()
+    assert prober.open(scope.cgroup, GPU0).denied
+    assert not of(scope.cgroup).exists()
+
+
 def test_one_that_somebody_uses_hinders_nothing(gpu_scope: MakeScope, guard: Gpuguard, prober: Prober) -> None:
     """What a container puts into the shield keeps it from being removed: the daemon stops, the container ends."""
     used, other = gpu_scope(), gpu_scope()
