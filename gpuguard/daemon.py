@@ -23,21 +23,16 @@ from gpuguard.guard.clock import Clock
 from gpuguard.guard.control import ControlServer
 from gpuguard.guard.counter import Counter
 from gpuguard.guard.effect import without_effect
-from gpuguard.guard.listen import Listener
 from gpuguard.guard.lock import guard_lock
-from gpuguard.guard.sentinel import SENTINEL
+from gpuguard.guard.sources import Sources
 from gpuguard.guard.statuses import statuses, summary
-from gpuguard.guard.written import Writes
 from gpuguard.kernel.mode import detect
 from gpuguard.model.reports import DaemonReport
 from gpuguard.report.endpoint import Endpoint
 from gpuguard.report.kinds import KINDS, emit
 from gpuguard.report.log import configure
 from gpuguard.report.metrics import Metrics
-from gpuguard.systemd.events import SourceDown, SourceUp
-from gpuguard.systemd.monitor import MonitorSource
 from gpuguard.systemd.notify import Notifier
-from gpuguard.systemd.signals import SignalSource
 
 # A command that repairs without the daemon holds the lock for some seconds.
 _LOCK_PATIENCE = 15.0
@@ -99,10 +94,8 @@ class Daemon:
                 assembly.guard.parts.recorder.take_over(self._shown.guard.parts.recorder)
             clock = Clock(assembly.guard, assembly.watch, settings.guard.poll_interval, settings.guard.settle)
             self._clock = clock
-            listener = Listener(assembly.guard, assembly.watch, clock, assembly.link, assembly.processes)
-            stack.callback(listener.close)
-            writes = Writes(assembly.guard, assembly.watch, clock, listener.look_at_all)
-            stack.callback(writes.close)
+            sources = Sources(settings, assembly, clock)
+            stack.callback(sources.close)
             counter.open(verbs.Desk(assembly, lambda: self._describe(settings, assembly)).answer)
             stack.push_async_callback(counter.close)
             clock.round()
@@ -113,14 +106,7 @@ class Daemon:
             await _first_of(
                 stop.wait(),
                 self._other_settings(settings, assembly, reload),
-                clock.run(),
-                SignalSource(settings.paths.bus, listener.take, assembly.guard.parts.units.wanted).run(),
-                MonitorSource(settings.paths.bus, listener.take).run(),
-                assembly.guard.parts.sentinel.run(
-                    writes.take,
-                    lambda: listener.take(SourceUp(SENTINEL)),
-                    lambda reason: listener.take(SourceDown(SENTINEL, reason)),
-                ),
+                *sources.work(),
                 self._heartbeat(assembly, clock),
                 self._keep_textfile(settings.metrics.textfile),
                 self._endpoint.run(),

@@ -23,7 +23,7 @@ class GuardedDevices:
 
     def __init__(self, settings: Devices, host: Host) -> None:
         self._host = host
-        self._classes = [BUILT_IN[name] for name in settings.classes] + [
+        self.classes = [BUILT_IN[name] for name in settings.classes] + [
             DeviceClass(custom.name, frozenset(custom.majors), custom.drivers, custom.nodes)
             for custom in settings.custom
         ]
@@ -34,10 +34,10 @@ class GuardedDevices:
     def refresh(self) -> None:
         """Read /proc/devices and the device nodes again. Raises CgroupUnreadableError; then nothing changes."""
         majors = Majors.parse(self._host.devices())
-        patterns = [glob for known in self._classes for glob in known.nodes]
+        patterns = [glob for known in self.classes for glob in known.nodes]
         self._nodes = dict(self._host.nodes(patterns))
         self._majors = majors
-        self._guarded = Guarded.of(self._classes, majors, self._nodes.values())
+        self._guarded = Guarded.of(self.classes, majors, self._nodes.values())
 
     @property
     def nodes(self) -> Mapping[str, DeviceNumber]:

@@ -14,7 +14,7 @@ from gpuguard.guard.scope import Scope
 from gpuguard.guard.sentinel import SENTINEL, Told
 from gpuguard.guard.watch import Watch
 from gpuguard.model.entitlement import grant, release
-from gpuguard.model.process import Role
+from gpuguard.model.process import Process, Role
 from gpuguard.model.revocation import granted, revoked
 from gpuguard.model.write import ProgramsChanged, Standing, Write
 
@@ -28,13 +28,24 @@ _MAX_LATER = 4096
 
 
 class Writes:
-    """Turns what the sentinel tells into looks, and into what the guard knows of a scope. Nothing here raises."""
+    """Turns what the sentinel tells into looks, and into what the guard knows of a scope. Nothing here raises.
 
-    def __init__(self, guard: Guard, watch: Watch, clock: Clock, look_at_all: Callable[[], None]) -> None:
+    `ended` returns who had a number at a moment, and its ancestors, where that is still known.
+    """
+
+    def __init__(
+        self,
+        guard: Guard,
+        watch: Watch,
+        clock: Clock,
+        look_at_all: Callable[[], None],
+        ended: Callable[[int, float], tuple[Process, ...]] = lambda _pid, _at: (),
+    ) -> None:
         self._guard = guard
         self._watch = watch
         self._clock = clock
         self._look_at_all = look_at_all
+        self._ended = ended
         self._later: set[asyncio.TimerHandle] = set()
         self._looks = 0
         self._again = False
@@ -61,8 +72,8 @@ class Writes:
             handle.cancel()
         self._later.clear()
 
-    def _write(self, write: Write) -> None:
-        guard = self._guard
+    def _write(self, told: Write) -> None:
+        guard, write = self._guard, self._completed(told)
         guard.parts.recorder.metrics.device_write(write.writer.program if write.writer is not None else None)
         scope = guard.scopes.get(write.control_group)
         if scope is None or scope.target.inode != write.inode:
@@ -78,6 +89,13 @@ class Writes:
             self._tell(scope, write, 0.0)
         else:
             self._in(_GRACE, lambda: self._tell(scope, write, began))
+
+    def _completed(self, write: Write) -> Write:
+        """Say who wrote where the sentinel has come too late to see all of it."""
+        if not write.pid or (write.writer is not None and write.writer.exe):
+            return write
+        line = self._ended(write.pid, write.at)
+        return replace(write, writer=line[0], requester=line) if line else write
 
     def _on_purpose(self, scope: Scope, write: Write) -> bool:
         """Respect what was taken on purpose, learn what was given; return whether there was anything of that."""

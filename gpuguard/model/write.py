@@ -31,11 +31,12 @@ class Write:
     """One or several writes to a scope's device list by one process (cgroup v1).
 
     Times are seconds of CLOCK_MONOTONIC; `at` is when it was noticed. `denied`: devices.deny was written, not only
-    devices.allow. `writer` is None when it was gone or cannot be seen; `requester` is whom systemd did it for and that
-    process's ancestors, the nearest first, as far as was found. `before` and `after` are the lists before it and right
-    after it, None where not known; a look between systemd's deny and its allows shows an `after` that is torn.
-    `restored` was written back; `whole_at` is when all that is entitled was in force again, None when nothing was lost
-    or it is not back. `refused`: the back-off forbids more.
+    devices.allow. `writer` is None when it was gone or cannot be seen; `pid` is its number then, too, 0 where nobody is
+    known. `requester` is whom systemd did it for, else the writer itself, and that process's ancestors, the nearest
+    first, as far as was found. `before` and `after` are the lists before it and right after it, None where not known; a
+    look between systemd's deny and its allows shows an `after` that is torn. `restored` was written back; `whole_at` is
+    when all that is entitled was in force again, None when nothing was lost or it is not back. `refused`: the
+    back-off forbids more.
     """
 
     control_group: str
@@ -50,6 +51,7 @@ class Write:
     whole_at: Optional[float] = None
     refused: bool = False
     error: Optional[str] = None
+    pid: int = 0
 
 
 @dataclass(frozen=True)

@@ -52,6 +52,7 @@ class Happening:
             whole_at=self.whole_at,
             refused=self.refused,
             error=self.error,
+            pid=self.pid,
         )
 
 

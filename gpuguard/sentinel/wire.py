@@ -112,6 +112,7 @@ def _write(made: _Made) -> Write:
         whole_at=_maybe(_seconds, made["whole_at"]),
         refused=_flag(made["refused"]),
         error=_maybe(_text, made["error"]),
+        pid=_number(made["pid"]),
     )
 
 
