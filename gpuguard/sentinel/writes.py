@@ -72,7 +72,8 @@ class Writes:
         self._hierarchy = OpenHierarchy(settings.cgroup / "devices")
         self._denies, self._allows = Fanotify(), Fanotify()
         self._teller = Teller(link, settings.proc)
-        self._own = frozenset({os.getpid(), os.getppid()})
+        # Itself and the daemon. 0 is a parent outside the pid namespace, as it is any writer there.
+        self._own = frozenset({os.getpid(), os.getppid()}) - {0, _SYSTEMD}
         self._scopes: dict[str, Scope] = {}
         self._by_inode: dict[int, Scope] = {}
         self._unwatchable: dict[str, Watched] = {}
