@@ -1,8 +1,8 @@
 """pyroute2's netlink sockets without the rest of pyroute2.
 
 To import any module of a package runs the package's own first, and pyroute2's imports every protocol that it knows
-and a database: 9 MB and 0.1 s for what takes 1 MB. So the package stands there with that still to be done, and it is
-done in full as soon as anybody in this process uses what it defines.
+and a database: 9 MB and 0.1 s for what takes 1 MB. So the package is imported without its own module, which runs as
+soon as anybody in this process uses what it defines.
 """
 
 from __future__ import annotations
@@ -10,6 +10,8 @@ from __future__ import annotations
 import importlib.util
 import sys
 import threading
+from collections.abc import Sequence
+from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import NamedTuple, Optional
@@ -31,57 +33,66 @@ class Netlink(NamedTuple):
     cn_proc: ModuleType
 
 
-class _Package(ModuleType):
-    """The package before its own module has run. The first use of a name that is not there runs it."""
+def load() -> Netlink:
+    """Return the modules, loaded at the first call, which takes some 30 ms. Raises SourceError without pyroute2."""
+    with _lock:
+        return (None if _NAME in sys.modules else _alone()) or _ordinary()
 
-    loader_thread: Optional[int] = None
+
+class _Package(ModuleType):
+    """The package while its own module has not run. The first use of a name that is not there runs it."""
 
     def __getattr__(self, name: str) -> object:
-        dunder = name.startswith("__") and name not in _PUBLIC
-        # While the pieces are loaded, the import system asks for modules that are not there yet.
-        if dunder or _Package.loader_thread == threading.get_ident():
-            raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}")
-        self.complete()
-        return getattr(self, name)
-
-    def complete(self) -> None:
-        """Run the package's own module. Raises what that raises, and is then as it was."""
         spec = self.__spec__
-        if spec is None or spec.loader is None:
-            raise ImportError(f"{self.__name__} has lost its loader")
+        if spec is None or spec.loader is None or (name.startswith("__") and name not in _PUBLIC):
+            raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}")
         self.__class__ = ModuleType  # type: ignore[assignment]
         try:
             spec.loader.exec_module(self)
         except BaseException:
             self.__class__ = _Package
             raise
+        return getattr(self, name)
 
 
-def load() -> Netlink:
-    """Return the modules, loaded at the first call, which takes some 30 ms. Raises SourceError without pyroute2."""
-    with _lock:
-        if _NAME in sys.modules:
-            return _ordinary()
-        spec = importlib.util.find_spec(_NAME)
-        if spec is None or spec.loader is None:
-            raise SourceError("pyroute2 is not installed: no netlink events")
-        return _alone(spec) or _ordinary()
+class _Without(MetaPathFinder, Loader):
+    """Imports the package so: in the import system's own way, which makes others that want it wait."""
+
+    def __init__(self, spec: ModuleSpec) -> None:
+        self.modules: Optional[Netlink] = None
+        self._spec = spec
+        self._loader = spec.loader
+
+    def find_spec(
+        self, fullname: str, path: Optional[Sequence[str]], target: Optional[ModuleType] = None
+    ) -> Optional[ModuleSpec]:
+        del path, target
+        if fullname != _NAME:
+            return None
+        self._spec.loader = self
+        return self._spec
+
+    def exec_module(self, module: ModuleType) -> None:
+        self.modules = _import()
+        self._spec.loader = module.__loader__ = self._loader
+        module.__class__ = _Package
 
 
-def _alone(spec: ModuleSpec) -> Optional[Netlink]:
+def _alone() -> Optional[Netlink]:
     """Load the modules alone; None, and nothing left behind, where they need what the package defines."""
-    package = importlib.util.module_from_spec(spec)
-    package.__class__ = _Package
-    sys.modules[_NAME] = package
-    _Package.loader_thread = threading.get_ident()
+    spec = importlib.util.find_spec(_NAME)
+    if spec is None:
+        raise SourceError("pyroute2 is not installed: no netlink events")
+    without = _Without(spec)
+    sys.meta_path.insert(0, without)
     try:
-        return _import()
+        importlib.import_module(_NAME)
     except (ImportError, AttributeError, NameError):
-        for name in [name for name in sys.modules if name == _NAME or name.startswith(f"{_NAME}.")]:
+        for name in [name for name in sys.modules if name.startswith(f"{_NAME}.")]:
             del sys.modules[name]
-        return None
     finally:
-        _Package.loader_thread = None
+        sys.meta_path.remove(without)
+    return without.modules
 
 
 def _ordinary() -> Netlink:
