@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import platform
 import signal
 from collections.abc import Coroutine
@@ -161,6 +162,7 @@ class Daemon:
             self._trouble,
             sources=recorder.sources(),
             standing=recorder.sentinel,
+            pid=os.getpid(),
         )
 
     async def _begin(self, settings: Settings, assembly: Assembly) -> None:

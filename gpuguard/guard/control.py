@@ -116,6 +116,7 @@ async def daemon(run: Path) -> DaemonReport:
         report["trouble"],
         sources=tuple(SourceReport(row["name"], row["up"], row["reason"]) for row in report.get("sources", ())),
         standing=None if standing is None else Standing(standing["scheduling"], standing["reason"]),
+        pid=report.get("pid"),
     )
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import platform
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Optional
 
@@ -17,14 +16,11 @@ from gpuguard.guard.devices import GuardedDevices
 from gpuguard.guard.effect import without_effect
 from gpuguard.guard.guardian import Guardian, guardian_of
 from gpuguard.kernel.procfs import Host
+from gpuguard.kernel.realtime import empty_budgets
 from gpuguard.model.doctor import Examination, Links, Versions
 from gpuguard.model.majors import DeviceNumber
 from gpuguard.model.rule import CHAR
 from gpuguard.model.status import NodeStatus
-
-# Where the unit file puts the daemon, and the mounts of the cpu controller on cgroup v1.
-_GROUPS = ("gpuguard.slice", "gpuguard.slice/gpuguard.service")
-_CPU = ("cpu,cpuacct", "cpu")
 
 
 async def examine(settings: Settings, fault: Optional[ConfigError]) -> Examination:
@@ -47,7 +43,7 @@ async def examine(settings: Settings, fault: Optional[ConfigError]) -> Examinati
         trouble=trouble,
         sources=None if report is None or not report.sources else report.sources,
         standing=None if report is None else report.standing,
-        budgets=await asyncio.to_thread(lambda: tuple(_empty_budgets(Path(settings.paths.cgroup)))),
+        budgets=() if report is None else await asyncio.to_thread(_budgets, settings, report.pid),
         links=await asyncio.to_thread(_links, guardian.settings),
         fault=None if fault is None else str(fault),
         without_effect=() if node is None else tuple(without_effect(guardian.settings, node.cgroup)),
@@ -83,21 +79,10 @@ def _links(settings: Settings) -> Optional[Links]:
     return Links(tuple(nodes), tuple(path for path, number in nodes.items() if not _linked(host, number)))
 
 
+def _budgets(settings: Settings, pid: Optional[int]) -> tuple[str, ...]:
+    return () if pid is None else empty_budgets(Path(settings.paths.proc), Path(settings.paths.cgroup), pid)
+
+
 def _linked(host: Host, number: DeviceNumber) -> bool:
     word = "char" if number.kind == CHAR else "block"
     return host.number(f"/dev/{word}/{number.major}:{number.minor}") == number
-
-
-def _empty_budgets(cgroup: Path) -> Iterator[str]:
-    """Yield the files where a kernel with RT_GROUP_SCHED has no real-time budget for the daemon (sched-rt-group)."""
-    for controller in _CPU:
-        for group in _GROUPS:
-            file = cgroup / controller / group / "cpu.rt_runtime_us"
-            try:
-                empty = file.read_text(encoding="ascii").strip() == "0"
-            except OSError:  # no such kernel, controller or group
-                continue
-            if empty:
-                yield str(file)
-        if (cgroup / controller).is_dir():  # the other name is a link to it
-            return

@@ -19,6 +19,7 @@ _BUDGET = 50_000
 _FIRST_WITHOUT_LINKS = 240
 _OUTAGES = frozenset({State.LOST, State.PARTIAL, State.STALE})
 _DOUBTFUL = frozenset({State.AT_RISK, State.OPAQUE})
+_UNIT = "gpuguard.s"  # its slice, and the service itself
 _BUS_SOURCES = frozenset({"signals", "units", "monitor"})
 
 
@@ -163,6 +164,8 @@ def _about_scheduling(budgets: tuple[str, ...]) -> str:
         return "`systemctl show -p RestrictRealtime -p CapabilityBoundingSet gpuguard`: it must be allowed SCHED_RR."
     # At each start, since systemd makes the groups anew; "-": one that is refused keeps the daemon from nothing.
     gifts = "; ".join(f"echo {_BUDGET} > {file}" for file in budgets)
+    if not any(_UNIT in file for file in budgets):
+        return f"As root `{gifts}`, then start the daemon again."
     line = f"ExecStartPre=-+/bin/sh -c {quote(gifts)}"
     return f"`systemctl edit gpuguard`, there [Service] {line}, then `systemctl restart gpuguard`."
 

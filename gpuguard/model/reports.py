@@ -75,7 +75,7 @@ class DaemonReport:
     """A running daemon: its version, the mode that it runs in, and its settings as TOML.
 
     `trouble` says what it was told to take for its settings and did not; `standing` is how the sentinel runs, None
-    where there is none.
+    where there is none. `pid` is as the daemon itself sees it.
     """
 
     version: str
@@ -84,3 +84,4 @@ class DaemonReport:
     trouble: Optional[str] = None
     sources: tuple[SourceReport, ...] = ()
     standing: Optional[Standing] = None
+    pid: Optional[int] = None

@@ -23,6 +23,7 @@ from prometheus_client.openmetrics.exposition import generate_latest as generate
 from gpuguard.model.status import ContainerStatus
 from gpuguard.report.clean import Capped, clean
 from gpuguard.report.containers import ContainersCollector
+from gpuguard.report.requester import kind_of_requester
 
 DriftKind = Literal["lost", "at_risk", "excess", "stale"]
 Method = Literal["write", "declare"]
@@ -170,8 +171,11 @@ class Metrics:
         self._drift.labels(kind, _known(cause), self._writer(writer)).inc()
 
     def drift_request(self, cause: str, requester: Optional[str]) -> None:
-        """Count one loss by its requester: the outermost name of the chain, such as "unattended-upgrade.service"."""
-        self._requests.labels(_known(cause), self._requester(requester)).inc()
+        """Count one loss by its requester: the outermost name of the chain, such as "unattended-upgrade.service".
+
+        Sessions, runs, instances and containers are counted by their kind.
+        """
+        self._requests.labels(_known(cause), self._requester(requester and kind_of_requester(requester))).inc()
 
     def device_write(self, writer: Optional[str]) -> None:
         """Count one rewrite of a guarded container's device rules; `writer` is the program's name, if known."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 from collections.abc import Mapping
 from typing import Any, Optional
 
@@ -101,7 +102,15 @@ class Post:
 
     def describe(self) -> DaemonReport:
         """Tell of itself, as a daemon does."""
-        return DaemonReport(__version__, "enforce" if self._enforce else "observe", self._settings.to_toml())
+        recorder = self.guard.parts.recorder
+        return DaemonReport(
+            __version__,
+            "enforce" if self._enforce else "observe",
+            self._settings.to_toml(),
+            sources=recorder.sources(),
+            standing=recorder.sentinel,
+            pid=os.getpid(),
+        )
 
     def of(self, scope: SimScope) -> Scope:
         """Return what the guard has of a scope."""

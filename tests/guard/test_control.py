@@ -42,6 +42,7 @@ DAEMON = DaemonReport(
     "configuration not taken",
     sources=(SourceReport("signals", up=True), SourceReport("monitor", up=False, reason="no such bus")),
     standing=Standing("nice", "not permitted"),
+    pid=4711,
 )
 RELEASE = ReleaseReport("docker-a.scope", "a", ("c 195:0 rw",), ("c 195:0 rw",), ())
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -33,6 +31,7 @@ async def test_beside_a_daemon(sim: SimNode, station: Station) -> None:
     assert (found.versions.daemon, found.versions.systemd) == (__version__, 252)
     assert [one.state for one in found.node.containers] == [State.PROTECTED]
     assert found.without_effect == (("[escalate] command", "in this version of gpuguard"),)
+    assert {source.name for source in found.sources or () if source.up} >= {"signals", "units"}
     assert found.gravity is Gravity.ADVICE
 
 
@@ -80,20 +79,14 @@ async def test_what_cannot_be_read_is_not_known(sim: SimNode) -> None:
     assert "cannot read" in (found.trouble or "")
 
 
-@pytest.mark.parametrize("controller", ["cpu", "cpu,cpuacct"])
-async def test_groups_without_a_budget(sim: SimNode, tmp_path: Path, controller: str) -> None:
-    """The unit's groups that the kernel gives no real-time are named, the outermost first, and no others."""
-    mounted = settings(sim)
-    cgroup = Path(mounted.paths.cgroup)
-    group = cgroup / controller / "gpuguard.slice" / "gpuguard.service"
+async def test_the_daemon_s_group_without_a_budget(sim: SimNode, station: Station) -> None:
+    """The groups that keep the daemon's process from a real-time class are those of the pid that it tells."""
+    post = await station(sim)
+    group = sim.path("/sys/fs/cgroup/cpu/gpuguard.slice")
     group.mkdir(parents=True)
-    files = [group.parent / "cpu.rt_runtime_us", group / "cpu.rt_runtime_us"]
-    for file in files:
-        file.write_text("0\n")
-    if controller != "cpu":
-        (cgroup / "cpu").symlink_to(controller)
-    assert (await examine(mounted, None)).budgets == tuple(map(str, files))
-    files[0].write_text("50000\n")
-    assert (await examine(mounted, None)).budgets == (str(files[1]),)
-    elsewhere = replace(mounted, paths=replace(mounted.paths, cgroup=str(tmp_path)))
-    assert (await examine(elsewhere, None)).budgets == ()
+    (group / "cpu.rt_runtime_us").write_text("0\n")
+    sim.path(f"/proc/{os.getpid()}").mkdir()
+    sim.path(f"/proc/{os.getpid()}/cgroup").write_text("1:cpu:/gpuguard.slice\n")
+    assert (await examine(settings(sim), None)).budgets == ()
+    async with desk(sim, post):
+        assert (await examine(settings(sim), None)).budgets == (str(group / "cpu.rt_runtime_us"),)

@@ -102,6 +102,9 @@ def test_a_budget_for_the_sentinel() -> None:
     found = only(examined(standing=NICE, budgets=BUDGETS))
     line = f"ExecStartPre=-+/bin/sh -c 'echo 50000 > {BUDGETS[0]}; echo 50000 > {BUDGETS[1]}'"
     assert f"[Service] {line}, then" in found.advice
+    elsewhere = "/sys/fs/cgroup/cpu/user.slice/cpu.rt_runtime_us"
+    found = only(examined(standing=NICE, budgets=(elsewhere,)))
+    assert found.advice == f"As root `echo 50000 > {elsewhere}`, then start the daemon again."
 
 
 @pytest.mark.parametrize(

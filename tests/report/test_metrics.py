@@ -155,7 +155,10 @@ def test_requests() -> None:
     assert value(metrics, name, cause="reload", requester="unattended-upgrade.service") == 1
     assert value(metrics, name, cause="unknown", requester="unknown") == 1
     for number in range(10 * MAX_REQUESTERS):
-        metrics.drift_request("manual", f"session-{number}.scope\n")
+        metrics.drift_request("manual", f"session-{number}.scope")
+    assert value(metrics, name, cause="manual", requester="session-*.scope") == 10 * MAX_REQUESTERS
+    for number in range(10 * MAX_REQUESTERS):
+        metrics.drift_request("manual", f"agent{number}\n")
     assert len({sample.labels["requester"] for sample in samples(metrics, name)}) == MAX_REQUESTERS + 1
 
 
