@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Optional, TypeVar
 
@@ -18,6 +19,8 @@ _FRESH = 2.0
 # A reload that has begun and whose end was missed is over some time.
 _LONGEST_RELOAD = 300.0
 _MAX_UNITS = 1024
+# Those who were seen waiting for systemd: not at each of the changes that it made for them.
+_MAX_WAITING = 16
 _RELOADING = frozenset({"Reload", "Reexecute"})
 _WORDS = {Role.RUNTIME: "runtime", Role.HOST: "manual", Role.CONTAINER: "manual"}
 
@@ -58,6 +61,7 @@ class Causes:
         self._calls: dict[str, _Call] = {}
         self._writes: dict[str, Write] = {}
         self._hint: Optional[ProgramsChanged] = None
+        self._waiting: deque[tuple[float, Lineage]] = deque(maxlen=_MAX_WAITING)
         self._declared: dict[str, _Call] = {}
         self.recent = recent
         self._systemd = systemd
@@ -107,6 +111,8 @@ class Causes:
     def programs_change(self, hint: ProgramsChanged) -> None:
         """Note that somebody attaches or detaches programs (cgroup v2)."""
         self._hint = hint
+        if hint.requester:
+            self._waiting.append((hint.at, hint.requester))
 
     def of_write(self, unit: str, write: Write) -> Cause:
         """Put a write down to what asked for it."""
@@ -155,8 +161,9 @@ class Causes:
             caller = requester if _reloads(asked) else self._reloader(reload.began)
             return Cause(reload.kind, self._systemd, caller, since=reload.began)
         if call is not None and self._fresh(call, at):
-            word = "runtime" if call.caller and call.caller[0].role is Role.RUNTIME else "property"
-            return Cause(word, self._systemd, call.caller, call.properties, call.at)
+            caller = call.caller or self._short_lived(unit, at)[0]
+            word = "runtime" if caller and caller[0].role is Role.RUNTIME else "property"
+            return Cause(word, self._systemd, caller, call.properties, call.at)
         if self._reload_call is not None and self._pending(self._reload_call, at) and not asked:
             return Cause("reload", self._systemd, self._reload_call.caller, since=at)
         if asked is None or not _concerns(asked, unit):
@@ -181,12 +188,17 @@ class Causes:
     def _reloader(self, began: float) -> Lineage:
         """Return who asked for the reload that began then."""
         call = self._reload_call
-        if call is not None and began - _FRESH <= call.at:
+        if call is not None and call.caller and began - _FRESH <= call.at:
             return call.caller
-        for lineage in self.recent(began - _FRESH):
+        for lineage in self._askers(began - _FRESH):
             if _reloads(request_of(lineage[0].command)):
                 return lineage
         return ()
+
+    def _askers(self, since: float) -> Iterator[Lineage]:
+        """Yield those who were seen asking systemd for something since then, the latest first."""
+        yield from (lineage for at, lineage in reversed(self._waiting) if at >= since)
+        yield from self.recent(since)
 
     def _pending(self, call: _Call, at: float) -> bool:
         """Whether a reload was asked for and its signals have not come yet."""
@@ -195,7 +207,7 @@ class Causes:
 
     def _short_lived(self, unit: str, at: float) -> tuple[Lineage, Optional[Request]]:
         """Return who may have asked for it and was gone when it was looked for."""
-        for lineage in self.recent(at - _FRESH):
+        for lineage in self._askers(at - _FRESH):
             asked = request_of(lineage[0].command)
             if asked is not None and _concerns(asked, unit):
                 return lineage, asked

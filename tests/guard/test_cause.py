@@ -8,6 +8,8 @@ import pytest
 
 from gpuguard.guard.cause import Causes
 from gpuguard.model.cause import SYSTEMD, Cause
+from gpuguard.model.process import Process
+from gpuguard.model.write import ProgramsChanged
 from gpuguard.systemd.events import Called
 
 UNIT = "docker-x.scope"
@@ -123,3 +125,30 @@ def test_what_is_remembered_is_bounded(causes: Causes) -> None:
     assert len(causes._calls) == 1024
     assert causes.of_loss("docker-4000.scope", GROUP, 1.0).cause == "property"
     assert causes.of_loss("docker-3.scope", GROUP, 1.0) == UNKNOWN
+
+
+ASKER = (Process(9, "systemctl", command=("systemctl", "daemon-reload")), Process(8, "upgrade"))
+
+
+@pytest.mark.parametrize("told", [True, False])
+def test_who_was_seen_waiting_at_one_change_of_many(causes: Causes, told: bool) -> None:
+    """On cgroup v2 a reload goes on when its asker is gone; the bus may have told of the call, not of the caller."""
+    if told:
+        causes.called(Called("Reload", None, (), ":1.9", 9), (), 0.9)
+    causes.reload_began(1.0)
+    causes.programs_change(ProgramsChanged(1.1, "systemd", None, ASKER))
+    causes.programs_change(ProgramsChanged(1.2, "systemd"))
+    causes.reload_ended(1.3)
+    assert causes.of_loss(UNIT, GROUP, 1.4, whole_at=1.15) == Cause("reload", SYSTEMD, ASKER, since=1.0)
+    assert causes.of_loss(UNIT, GROUP, 9.0).requester == ()
+
+
+def test_a_caller_who_was_gone_when_the_bus_told(causes: Causes) -> None:
+    """Who was seen waiting for the change of this unit is the one; who waits for that of another is not."""
+    caller = (Process(9, "busctl", command=("busctl", "org.freedesktop.systemd1", "SetUnitProperties", UNIT)),)
+    other = (Process(9, "systemctl", command=("systemctl", "set-property", "y.scope", "A=1")),)
+    causes.called(CALL, (), 1.0)
+    causes.programs_change(ProgramsChanged(1.1, "systemd", None, caller))
+    causes.programs_change(ProgramsChanged(1.2, "systemd", None, other))
+    causes.programs_change(ProgramsChanged(1.3, "systemd"))
+    assert causes.of_loss(UNIT, GROUP, 1.4) == Cause("property", SYSTEMD, caller, ("CPUShares",), 1.0)
