@@ -88,7 +88,7 @@ def mount(candidates: Iterable[Path] = MOUNTS) -> Path:
         if os.path.isdir(candidate / "instances"):  # noqa: PTH112 -- False also where it may not be looked at
             return candidate
     raise TraceUnavailableError(
-        f"no tracefs at {' or '.join(map(str, candidates))}: it is not mounted, or the kernel has no tracer"
+        f"no tracefs at {' or '.join(map(str, candidates))}: not mounted, not to be seen, or the kernel has no tracer"
     )
 
 
@@ -100,10 +100,14 @@ class Trace:
     """
 
     def __init__(self, root: Path, commands: Iterable[int] = CHANGES) -> None:
-        if not (root / _EVENT).is_dir():
+        try:
+            (root / _EVENT).stat()
+        except FileNotFoundError as error:
             raise TraceUnavailableError(
                 f"{root / _EVENT}: the kernel traces no system calls (CONFIG_FTRACE_SYSCALLS), or not this one"
-            )
+            ) from error
+        except OSError as error:
+            raise _unavailable(root, error) from error
         sweep(root)
         self.path = root / "instances" / f"{_PREFIX}{os.stat('/proc/self/ns/pid').st_ino}-{os.getpid()}"  # noqa: PTH116
         self._lock = _claim(self.path)
