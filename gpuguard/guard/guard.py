@@ -88,7 +88,7 @@ class Guard:
         if not scope.calm(now, seen, stamp):
             return False
         scope.whole_at = now
-        return not shield.due(self.parts, self.policy, scope)
+        return not (shield.due(self.parts, self.policy, scope) or orders.due(self.parts, scope))
 
     def gone(self, control_group: str) -> None:
         """Forget a scope whose control group is not there any more."""
@@ -171,6 +171,7 @@ class Guard:
             container,
             Backoff(policy.max_repairs, policy.window, policy.pause),
             self._remembered.pop(inode, None),
+            known_since=time.monotonic(),
         )
         self.scopes[control_group] = scope
         return scope

@@ -1,4 +1,4 @@
-"""What the sentinel is told of a scope: what to give back there at once."""
+"""What the sentinel is told of a scope: what to give back there at once, and whether its list is still being filled."""
 
 from __future__ import annotations
 
@@ -8,6 +8,14 @@ from gpuguard.guard.parts import Parts, Policy
 from gpuguard.guard.scope import Scope
 from gpuguard.model.write import Watched
 
+# Seconds in which a scope without devices may yet be given some: a driver that must be loaded first takes its time.
+_YOUNG = 60.0
+
+
+def due(parts: Parts, scope: Scope) -> bool:
+    """Whether a scope is watched that turned out to have no devices. The clock asks."""
+    return scope.entitled is None and not _young(scope) and parts.sentinel.watches(scope.target.control_group)
+
 
 def give(parts: Parts, policy: Policy, scope: Scope) -> None:
     """Tell the sentinel what the scope is entitled to and what of it systemd is not known to write itself.
@@ -16,12 +24,22 @@ def give(parts: Parts, policy: Policy, scope: Scope) -> None:
     """
     if not parts.devices.writable or scope.effective is None:
         return
+    target = scope.target
     if scope.entitled is None or scope.effective.unrestricted:
-        parts.sentinel.forget(scope.target.control_group)
+        if _young(scope):
+            parts.sentinel.watch(Watched(target.control_group, target.inode, heal=False, growing=True))
+        else:
+            parts.sentinel.forget(target.control_group)
         return
     declared = scope.view.declared if scope.view is not None else None
     known = frozenset(rule for rule in scope.entitled.rules if declared is not None and declared.covers(rule))
     scope.paused = not scope.backoff.may_repair(time.monotonic())
     heal = policy.enforce and not scope.paused
-    target = scope.target
-    parts.sentinel.watch(Watched(target.control_group, target.inode, scope.entitled.rules - known, known, heal))
+    unknown = scope.entitled.rules - known
+    parts.sentinel.watch(
+        Watched(target.control_group, target.inode, unknown, known, heal, growing=not scope.entitled.settled)
+    )
+
+
+def _young(scope: Scope) -> bool:
+    return time.monotonic() - scope.known_since < _YOUNG

@@ -43,6 +43,7 @@ class Outage:
 class Scope:
     """One scope, known by its cgroup's inode. Times are seconds of CLOCK_MONOTONIC.
 
+    `known_since` is when the guard first saw it.
     `futile` is what systemd declared when a declaration was last tried in vain. `whole_at` is when
     the scope was last seen with all its rules; `made_good` is when the last rewrite by systemd began after which
     rules were given back; `deeds` and `error` are what the last look did and what failed of it. `last` is when its
@@ -55,6 +56,7 @@ class Scope:
     container: ContainerScope
     backoff: Backoff
     entitled: Optional[Entitlement] = None
+    known_since: float = 0.0
     seen: Optional[DeviceList] = None
     view: Optional[SystemdView] = None
     viewed_at: float = 0.0

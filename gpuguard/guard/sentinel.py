@@ -49,6 +49,10 @@ class Sentinel:
             self._watched[watched.control_group] = watched
             self._send(watched)
 
+    def watches(self, control_group: str) -> bool:
+        """Whether a scope is to be watched."""
+        return control_group in self._watched
+
     def forget(self, control_group: str) -> None:
         """Have a scope watched no more."""
         if self._watched.pop(control_group, None) is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -13,7 +14,8 @@ from gpuguard.guard.guard import Guard
 from gpuguard.guard.scope import Scope
 from gpuguard.guard.sentinel import SENTINEL, Told
 from gpuguard.guard.watch import Watch
-from gpuguard.model.entitlement import grant, release
+from gpuguard.model.entitlement import grant, learn, release
+from gpuguard.model.observation import Observation
 from gpuguard.model.process import Process, Role
 from gpuguard.model.revocation import granted, revoked
 from gpuguard.model.write import ProgramsChanged, Standing, Write
@@ -79,7 +81,8 @@ class Writes:
         if scope is None or scope.target.inode != write.inode:
             return
         guard.parts.causes.wrote(write)
-        changed = self._on_purpose(scope, write)
+        changed = self._learn(scope, write)
+        changed = self._on_purpose(scope, write) or changed
         if write.restored:
             self._gave_back(scope, write)
         if changed or write.restored or write.refused or write.error or _short_of(scope, write):
@@ -96,6 +99,19 @@ class Writes:
             return write
         line = self._ended(write.pid, write.at)
         return replace(write, writer=line[0], requester=line) if line else write
+
+    def _learn(self, scope: Scope, write: Write) -> bool:
+        """Learn provisionally what a write left in a list, which may be gone by now; return whether that is news."""
+        known, target = scope.entitled, scope.target
+        for rules in (write.before, write.after):
+            look = Observation(target.unit, target.control_group, target.inode, write.at, rules, None)
+            known = learn(
+                known, look, self._guard.parts.guarded, settle=math.inf, reloading=True, wall_clock=time.time()
+            )
+        if known is None or known == scope.entitled:
+            return False
+        self._guard.keep(scope, known)
+        return True
 
     def _on_purpose(self, scope: Scope, write: Write) -> bool:
         """Respect what was taken on purpose, learn what was given; return whether there was anything of that."""

@@ -16,7 +16,7 @@ class Watched:
 
     `undeclared`: entitled and not known to be declared. `declared`: entitled and declared: systemd writes these
     itself, so that one is looked for again a little later. `heal` is False where gpuguard must only look: in observe
-    mode, and in a pause.
+    mode, and in a pause. `growing`: what appears in its list is still learnt, and must be seen before it can be lost.
     """
 
     control_group: str
@@ -24,6 +24,7 @@ class Watched:
     undeclared: frozenset[Rule] = frozenset()
     declared: frozenset[Rule] = frozenset()
     heal: bool = True
+    growing: bool = False
 
 
 @dataclass(frozen=True)

@@ -95,6 +95,7 @@ def _watched(made: _Made) -> Watched:
         _rules(made["undeclared"]),
         _rules(made["declared"]),
         _flag(made["heal"]),
+        _flag(made["growing"]),
     )
 
 

@@ -186,7 +186,7 @@ class Writes:
             if scope is None or scope.resting:
                 continue
             at = time.monotonic()
-            if scope.open:
+            if scope.open or (scope.watched.growing and event.pid not in self._own):
                 self._perhaps_whole(scope)
             if event.pid not in self._own and event.pid not in scope.writers:
                 rewrites = event.pid == _SYSTEMD and at - scope.rewritten_at < _REWRITE
@@ -199,7 +199,7 @@ class Writes:
             self._attend()
 
     def _perhaps_whole(self, scope: Scope) -> None:
-        """See whether systemd has come to the end of its rewrite."""
+        """See whether systemd has come to the end of its rewrite; what is there now has been seen, whatever comes."""
         try:
             lacking = scope.look()
         except CgroupGoneError:

@@ -38,24 +38,32 @@ def prepend(cgroup: Path, rule: Rule) -> None:
 
     Of each program that is attached it loads a copy with the device's rule before it; it detaches all the old
     ones, also systemd's, and attaches the new ones. Between the two the container is not restricted. Where systemd
-    replaces its program meanwhile the hook itself fails; this one tries again.
+    replaces its program meanwhile the hook itself fails; this one goes on, so that what it took away comes back.
     """
     for _ in range(_TRIES):
         old = attached(cgroup)
         try:
             new = [device_programs.hook(read(number).code, [rule]) for number in old]
-            for number in old:
-                with bpf.opened(number) as descriptor:
-                    bpf.detach(cgroup, descriptor)
         except (ProgramGoneError, LabError):
             if attached(cgroup) == old:
                 raise
             continue
+        for number in old:
+            _detach(cgroup, number)
         for code in new:
             with bpf.program(code) as loaded:
                 bpf.attach(cgroup, loaded.fd)
         return
     raise LabError(f"{cgroup}: its device programs do not stay")
+
+
+def _detach(cgroup: Path, number: int) -> None:
+    try:
+        with bpf.opened(number) as descriptor:
+            bpf.detach(cgroup, descriptor)
+    except LabError:
+        if number in attached(cgroup):
+            raise
 
 
 def attached(cgroup: Path) -> Sequence[int]:
