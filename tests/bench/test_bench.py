@@ -12,6 +12,7 @@ from tests.lab.fixtures import need_node
 from tests.lab.node import ROOT
 
 LEAST = ["--gaps=1", "--tries=3", "--seconds=1", "--scopes=1,2", "--turns=1", "--crowd=2", "--heals=1", "--polled=2,3"]
+LEAST += ["--samples=1", "--units=200", "--herd=3", "--reloads=1"]
 
 
 @pytest.mark.node
@@ -19,9 +20,11 @@ LEAST = ["--gaps=1", "--tries=3", "--seconds=1", "--scopes=1,2", "--turns=1", "-
 @pytest.mark.parametrize(
     ("modes", "parts", "tables"),
     [
-        ("v1", ["gaps", "declaring", "footprint"], 3),  # the outages take a minute: polls of 5 s are part of them
+        ("v1", ["gaps", "declaring", "opens"], 3),
+        ("v1", ["first-loss"], 1),
+        ("v1", ["storm"], 3),  # the outages take a minute: polls of 5 s are part of them
         ("v2", ["opens", "healing"], 2),
-        ("v1 v2", ["polls"], 2),
+        ("v1 v2", ["footprint", "polls"], 4),
     ],
 )
 def test_every_part_prints_its_table(modes: str, parts: list[str], tables: int) -> None:

@@ -6,6 +6,7 @@ too: Documentation/scheduler/sched-rt-group.rst.
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path, PurePosixPath
@@ -13,8 +14,10 @@ from pathlib import Path, PurePosixPath
 from tests.lab.cgroups import Hierarchy, membership
 from tests.lab.errors import LabError
 from tests.lab.node import Node
+from tests.lab.poll import until
 
 _FILE = "cpu.rt_runtime_us"
+_PATIENCE = 10.0  # seconds
 _MOUNTS = Path("/sys/fs/cgroup")
 SHARE = 100_000
 """Microseconds of each second: of the 950,000 that there are, for several nodes at a time."""
@@ -48,8 +51,20 @@ def _path(node: Node, cpu: Hierarchy) -> list[Path]:
 
 
 def _give_back(file: Path, microseconds: int) -> None:
-    if file.exists():
-        _write(file, microseconds)
+    """Write what was there before; a real-time process that was killed keeps it for a moment."""
+    until(lambda: _taken_back(file, microseconds), _PATIENCE, f"the end of the real-time processes of {file.parent}")
+
+
+def _taken_back(file: Path, microseconds: int) -> bool:
+    try:
+        file.write_text(str(microseconds), encoding="ascii")
+    except FileNotFoundError:  # the node has ended
+        return True
+    except OSError as error:
+        if error.errno != errno.EBUSY:
+            raise
+        return False
+    return True
 
 
 def _write(file: Path, microseconds: int) -> None:
