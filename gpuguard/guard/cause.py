@@ -161,7 +161,8 @@ class Causes:
             caller = requester if _reloads(asked) else self._reloader(reload.began)
             return Cause(reload.kind, self._systemd, caller, since=reload.began)
         if call is not None and self._fresh(call, at):
-            caller = call.caller or self._short_lived(unit, at)[0]
+            waiting = requester if asked is not None and asked.unit == unit else ()
+            caller = call.caller or waiting or self._short_lived(unit, at)[0]
             word = "runtime" if caller and caller[0].role is Role.RUNTIME else "property"
             return Cause(word, self._systemd, caller, call.properties, call.at)
         if self._reload_call is not None and self._pending(self._reload_call, at) and not asked:
