@@ -102,6 +102,8 @@ class Writes:
 
     def _learn(self, scope: Scope, write: Write) -> bool:
         """Learn provisionally what a write left in a list, which may be gone by now; return whether that is news."""
+        if scope.restarts:  # what was before may be another run's
+            return False
         known, target = scope.entitled, scope.target
         for rules in (write.before, write.after):
             look = Observation(target.unit, target.control_group, target.inode, write.at, rules, None)

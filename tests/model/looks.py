@@ -62,9 +62,12 @@ def look(
     started: Optional[float] = None,
     refusal: Optional[str] = None,
     trouble: Optional[str] = None,
+    starting: Optional[bool] = None,
 ) -> Observation:
     """Return a look at docker-x.scope; an `effective` of None is one that could not be read."""
-    return Observation(SCOPE, group, inode, at, effective, declared, invocation, started, refusal, trouble)
+    return Observation(
+        SCOPE, group, inode, at, effective, declared, invocation, started, refusal, trouble, starting=starting
+    )
 
 
 def entitlement(
@@ -101,6 +104,7 @@ LOOKS = st.builds(
     group=st.sampled_from([GROUP, "/other.slice/docker-x.scope"]),
     invocation=INVOCATIONS,
     started=st.none() | st.integers(0, 8).map(float),
+    starting=st.none() | st.booleans(),
 )
 FULL_LOOKS = st.builds(
     look,

@@ -115,6 +115,8 @@ class TestSettled:
             pytest.param(look(None, at=102.0), False, id="unreadable"),
             pytest.param(look(RuleSet(unrestricted=True), at=102.0), False, id="unrestricted"),
             pytest.param(look(RuleSet.of("c 1:0 rw"), at=102.0, started=101.0), False, id="started-later"),
+            pytest.param(look(RuleSet.of("c 1:0 rw"), at=102.0, starting=True), False, id="starting"),
+            pytest.param(look(RuleSet.of("c 1:0 rw"), at=699.0, starting=True), False, id="starting-for-long"),
         ],
     )
     def test_does_not_settle_yet(self, seen: Observation, reloading: bool) -> None:
@@ -127,6 +129,23 @@ class TestSettled:
         known = entitlement("c 1:0 rw", settled=False, quiet_since=100.0)
         seen = look(RuleSet.of("c 1:0 rw", "c 5:0 rw"), at=102.0, started=99.0)
         assert learnt(known, seen) == replace(known, settled=True)
+
+    @pytest.mark.parametrize("starting", [None, False])
+    def test_settles_where_the_start_is_over_or_cannot_be_told(self, starting: Optional[bool]) -> None:
+        """What cannot be told is not waited for."""
+        known = entitlement("c 1:0 rw", settled=False, quiet_since=100.0)
+        assert learnt(known, look(RuleSet.of("c 1:0 rw"), at=102.0, starting=starting)) == replace(known, settled=True)
+
+    def test_a_start_that_never_ends_is_not_waited_for(self) -> None:
+        """Ten minutes after the last rule what still looks like a start is none."""
+        known = entitlement("c 1:0 rw", settled=False, quiet_since=100.0)
+        assert learnt(known, look(RuleSet.of("c 1:0 rw"), at=700.0, starting=True)) == replace(known, settled=True)
+
+    def test_grows_while_it_starts(self) -> None:
+        """What a hook writes during a start, however long after the last rule, is learnt."""
+        known = entitlement("c 1:0 rw", settled=False, quiet_since=100.0)
+        grown = learnt(known, look(RuleSet.of("c 1:0 rw", "c 1:1 rw"), at=190.0, starting=True))
+        assert grown == replace(known, rules=rules("c 1:0 rw", "c 1:1 rw"), quiet_since=190.0)
 
     def test_settles_with_the_run_that_it_was_seen_in(self) -> None:
         """An invocation that was not known at the first look is taken when it settles."""
