@@ -13,6 +13,7 @@ from gpuguard.sentinel.wire import LONGEST, Forget, FromSentinel, Overflow, Ping
 # Bytes. A report is some 1,000.
 _MOST_WAITING = 1 << 20
 _AT_ONCE = 1 << 16
+_OVERFLOW = encode(Overflow())
 
 
 class DaemonGoneError(SentinelError):
@@ -80,9 +81,15 @@ class Link:
     def post(self, message: FromSentinel) -> None:
         """Have it told by the next flush(), for a signal handler."""
         line = encode(message)
-        if self._bytes + len(line) > _MOST_WAITING:
+        if self._bytes + len(line) + len(_OVERFLOW) > _MOST_WAITING:
             self._lost = True
             return
+        if self._lost:
+            self._lost = False
+            self._append(_OVERFLOW)
+        self._append(line)
+
+    def _append(self, line: bytes) -> None:
         self._waiting.append(line)
         self._bytes += len(line)
 
@@ -99,8 +106,7 @@ class Link:
                 self._waiting.popleft()
                 if self._lost and not self._waiting:
                     self._lost = False
-                    self._waiting.append(encode(Overflow()))
-                    self._bytes += len(self._waiting[0])
+                    self._append(_OVERFLOW)
         except (BlockingIOError, InterruptedError):
             return
         except OSError as error:

@@ -30,6 +30,10 @@ class Groups:
         """Return the directory of a control group."""
         return self.root / control_group.lstrip("/")
 
+    def named(self, control_group: str) -> str:
+        """Return what the control group is called from the top of the kernel's hierarchy."""
+        return f"/{self.path(control_group).relative_to(MOUNT)}"
+
     def make(self, control_group: str, *rules: str) -> int:
         """Make a control group unless it is there, give it these rules alone, and return its inode."""
         self.path(control_group).mkdir(exist_ok=True)

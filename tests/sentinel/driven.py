@@ -6,9 +6,8 @@ import itertools
 import socket
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Optional
 
 from gpuguard.model.rule import Rule
 from gpuguard.model.ruleset import RuleSet
@@ -26,13 +25,17 @@ _PATIENCE = 10.0
 class Driven:
     """One running sentinel. Get it by `driven()`."""
 
-    def __init__(self, node: Node, process: subprocess.Popen[bytes], end: socket.socket) -> None:
-        self.node = node
+    def __init__(self, process: subprocess.Popen[bytes], end: socket.socket) -> None:
         self.process = process
         self.socket = end
         self._lines = end.makefile("rb")
         self._numbers = itertools.count(1)
         self.heard: list[Message] = []
+
+    def close(self) -> None:
+        """End as the daemon ends."""
+        self._lines.close()
+        self.socket.close()
 
     def tell(self, message: Message) -> None:
         """Say something as the daemon would."""
@@ -68,25 +71,38 @@ class Driven:
 
 
 @contextmanager
-def driven(
-    node: Node, *, max_repairs: int = 5, window: float = 60.0, pause: float = 30.0, prefix: Optional[list[str]] = None
-) -> Iterator[Driven]:
-    """Start a sentinel in the node, and wait until it says how it runs."""
+def driven(node: Node, *, max_repairs: int = 5, prefix: Sequence[str] = ()) -> Iterator[Driven]:
+    """Start a sentinel in the node, by way of another program perhaps, and wait until it says how it runs."""
+    with _driven(lambda end: node.popen([*prefix, *_command(node.mode, max_repairs)], stdin=end)) as sentinel:
+        yield sentinel
+
+
+@contextmanager
+def driven_here(*, max_repairs: int = 5) -> Iterator[Driven]:
+    """Start one on the machine itself, for control groups that systemd has nothing to do with."""
+    argv = _command("v1", max_repairs)
+    with _driven(lambda end: subprocess.Popen(argv, stdin=end, stdout=subprocess.PIPE, stderr=subprocess.PIPE)) as one:
+        yield one
+
+
+def _command(mode: str, max_repairs: int) -> list[str]:
+    cgroup = "/sys/fs/cgroup"
+    return command(0, mode=mode, cgroup=cgroup, proc="/proc", max_repairs=max_repairs, window=60.0, pause=30.0)
+
+
+@contextmanager
+def _driven(start: Callable[[int], subprocess.Popen[bytes]]) -> Iterator[Driven]:
     ours, theirs = socket.socketpair()
-    arguments = command(
-        0, mode=node.mode, cgroup="/sys/fs/cgroup", proc="/proc", max_repairs=max_repairs, window=window, pause=pause
-    )
     with ours, theirs:
-        process = node.popen([*(prefix or []), *arguments], stdin=theirs.fileno())
+        process = start(theirs.fileno())
         theirs.close()
         ours.settimeout(_PATIENCE)
-        sentinel = Driven(node, process, ours)
+        sentinel = Driven(process, ours)
         try:
             assert isinstance(sentinel.hear(), Standing)
             yield sentinel
         finally:
-            sentinel._lines.close()
-            ours.close()
+            sentinel.close()
             process.communicate(timeout=_PATIENCE)
 
 

@@ -1,0 +1,35 @@
+"""Fixtures for the sentinel's tests."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.kernel.groups import Groups, kernel_groups
+from tests.lab.node import Node
+from tests.lab.scope import Scope
+from tests.sentinel.driven import GPU, Driven, driven, give
+
+
+@pytest.fixture
+def kernel() -> Iterator[Groups]:
+    """Return a slice on the kernel's v1 devices hierarchy."""
+    with kernel_groups() as groups:
+        yield groups
+
+
+@pytest.fixture
+def scope(node_v1: Node) -> Iterator[Scope]:
+    """Return a scope with a GPU that systemd does not know."""
+    made = node_v1.scope()
+    give(made, *GPU)
+    yield made
+    made.stop()
+
+
+@pytest.fixture
+def sentinel(node_v1: Node) -> Iterator[Driven]:
+    """Return a sentinel."""
+    with driven(node_v1) as started:
+        yield started
