@@ -26,7 +26,8 @@ def empty_budgets(proc: Path, cgroup: Path, pid: int) -> tuple[str, ...]:
     parts = PurePosixPath(group).parts[1:]
     if mount is None or ".." in parts:  # outside of the cgroup namespace that is seen here
         return ()
-    files = [mount.joinpath(*parts[: end + 1], _BUDGET) for end in range(len(parts))]
+    # Also the root, which in a cgroup namespace is some group below the real one.
+    files = [mount.joinpath(*parts[:end], _BUDGET) for end in range(len(parts) + 1)]
     return tuple(str(file) for file in files if _text(file) == "0")
 
 

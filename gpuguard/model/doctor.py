@@ -20,6 +20,7 @@ _FIRST_WITHOUT_LINKS = 240
 _OUTAGES = frozenset({State.LOST, State.PARTIAL, State.STALE})
 _DOUBTFUL = frozenset({State.AT_RISK, State.OPAQUE})
 _UNIT = "gpuguard.s"  # its slice, and the service itself
+_STAND_IN = "Losses are found all the same, by the poll at the latest."
 _BUS_SOURCES = frozenset({"signals", "units", "monitor"})
 
 
@@ -155,8 +156,8 @@ def _about_the_daemon(seen: Examination) -> Iterator[Finding]:
 
 def _about_source(name: str) -> str:
     if name in _BUS_SOURCES:
-        return "See whether the bus works: `busctl status`, `systemctl status dbus`. The poll stands in meanwhile."
-    return "`journalctl -t gpuguard -x` has more. The poll stands in meanwhile."
+        return f"See whether the bus works: `busctl status`, `systemctl status dbus`. {_STAND_IN}"
+    return f"`journalctl -t gpuguard -x` has more. {_STAND_IN}"
 
 
 def _about_scheduling(budgets: tuple[str, ...]) -> str:

@@ -22,11 +22,11 @@ CHILD = f"import sys; sys.stdin.readline(); {ASK}"
 
 
 def tree(root: Path, line: str, **budgets: str) -> tuple[Path, Path]:
-    """Make a process 7 with this line in its cgroup file, and budgets of the groups /a and /a/b ("a", "b")."""
+    """Make a process 7 with this line in its cgroup file, and budgets of / ("top"), /a ("a") and /a/b ("b")."""
     proc, cgroup = root / "proc", root / "cgroup"
     (proc / "7").mkdir(parents=True)
     (proc / "7/cgroup").write_text(f"9:name=systemd:/a/b\n{line}\n0::/\n")
-    for name, group in (("a", "a"), ("b", "a/b")):
+    for name, group in (("top", "."), ("a", "a"), ("b", "a/b")):
         (cgroup / "cpu,cpuacct" / group).mkdir(parents=True, exist_ok=True)
         if name in budgets:
             (cgroup / "cpu,cpuacct" / group / "cpu.rt_runtime_us").write_text(budgets[name] + "\n")
@@ -40,6 +40,8 @@ def tree(root: Path, line: str, **budgets: str) -> tuple[Path, Path]:
         ("1:cpu,cpuacct:/a/b", {"a": "5", "b": "0"}, ["a/b"]),
         ("1:cpu,cpuacct:/a", {"a": "0", "b": "0"}, ["a"]),
         ("1:cpu,cpuacct:/", {"a": "0"}, []),
+        ("1:cpu,cpuacct:/", {"top": "0", "a": "0"}, ["."]),
+        ("1:cpu,cpuacct:/a", {"top": "950000", "a": "0"}, ["a"]),
         ("1:cpu,cpuacct:/a/b", {}, []),
         ("1:cpu,cpuacct:/../a", {"a": "0"}, []),
         ("1:cpuset:/a", {"a": "0"}, []),
