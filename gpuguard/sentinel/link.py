@@ -39,6 +39,10 @@ class Link:
         """Return the descriptor, to be polled."""
         return self._socket.fileno()
 
+    def close(self) -> None:
+        """Let go of the socket."""
+        self._socket.close()
+
     @property
     def full(self) -> bool:
         """Whether something waits for the daemon to take it: call flush() when the socket is writable."""

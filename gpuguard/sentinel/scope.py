@@ -73,6 +73,8 @@ class Scope:
     writers: dict[int, Optional[Process]] = field(default_factory=dict)
     """Of devices.allow, since the last look at what they wrote."""
     settling: bool = False
+    settled: Optional[bytes] = None
+    """While `settling`: its list before that."""
     resting: bool = False
     """Too many events: its marks are away for a while."""
     closed: bool = False

@@ -69,7 +69,8 @@ class Teller:
             happening.requester = self._waiting(happening.at)
             happening.writer = self._systemd
         elif happening.writer is not None:
-            happening.requester = self._processes.lineage(happening.writer.parent)
+            writer = happening.writer
+            happening.requester = (writer, *self._processes.lineage(writer.parent))
 
     def _waiting(self, at: float) -> tuple[Process, ...]:
         """Return whom systemd writes for."""

@@ -186,14 +186,14 @@ class Writes:
             if scope is None or scope.resting:
                 continue
             at = time.monotonic()
+            if event.pid != os.getpid():
+                self._settle(scope)
             if scope.open or (scope.watched.growing and event.pid not in self._own):
                 self._perhaps_whole(scope)
             if event.pid not in self._own and event.pid not in scope.writers:
                 rewrites = event.pid == _SYSTEMD and at - scope.rewritten_at < _REWRITE
                 if not rewrites:
                     scope.writers[event.pid] = self._teller.identify(event.pid)
-            if event.pid != os.getpid():
-                self._settle(scope)
             if scope.too_many(at, denied=False):
                 self._rest(scope)
             self._attend()
@@ -214,7 +214,7 @@ class Writes:
 
     def _settle(self, scope: Scope) -> None:
         if not scope.settling:
-            scope.settling = True
+            scope.settling, scope.settled = True, scope.seen
             self._at(time.monotonic() + _SETTLE, lambda: self._settled(scope))
 
     def _settled(self, scope: Scope) -> None:
@@ -222,7 +222,7 @@ class Writes:
         scope.settling = False
         if scope.closed:
             return
-        before, writers = scope.seen, scope.writers
+        before, writers = scope.settled, scope.writers
         scope.writers = {}
         error = None
         try:
