@@ -34,7 +34,8 @@ def give(parts: Parts, policy: Policy, scope: Scope) -> None:
     declared = scope.view.declared if scope.view is not None else None
     known = frozenset(rule for rule in scope.entitled.rules if declared is not None and declared.covers(rule))
     scope.paused = not scope.backoff.may_repair(time.monotonic())
-    heal = policy.enforce and not scope.paused
+    # What another run of a service lacks was not taken from it: only a look can tell, which asks systemd.
+    heal = policy.enforce and not scope.paused and not scope.restarts
     unknown = scope.entitled.rules - known
     parts.sentinel.watch(
         Watched(target.control_group, target.inode, unknown, known, heal, growing=not scope.entitled.settled)

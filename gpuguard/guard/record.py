@@ -101,6 +101,9 @@ class Recorder:
         told = self._of(scope)
         told.outage = None
         told.error = None
+        self._tell_end(scope, outage, seconds)
+
+    def _tell_end(self, scope: Scope, outage: Outage, seconds: Optional[float]) -> None:
         emit(
             self.log,
             KINDS.repaired,
@@ -109,17 +112,20 @@ class Recorder:
             outage_usec=None if seconds is None else round(seconds * _MICROSECONDS),
         )
 
+    def restored(self, write: Write) -> None:
+        """Count what the sentinel has given back at once."""
+        if write.whole_at is not None:
+            seconds = max(0.0, write.whole_at - write.at)
+            self.metrics.repair("write", "ok", seconds)
+            self.metrics.outage(seconds)
+
     def healed_at_the_write(self, scope: Scope, write: Write, cause: Cause) -> None:
-        """Tell of what was lost and given back by the sentinel at once."""
+        """Tell of what was lost and given back by the sentinel at once, when it is known why."""
         if write.whole_at is None:
             return
-        seconds = max(0.0, write.whole_at - write.at)
-        self.metrics.repair("write", "ok", seconds)
-        outage, told = Outage(write.at, write.restored, cause), self._of(scope)
-        before, told.outage = told.outage, outage
+        outage = Outage(write.at, write.restored, cause)
         self._tell_of(scope, outage, state=state_without(scope, write.restored))
-        self.healed(scope, outage, write.whole_at)
-        told.outage = before
+        self._tell_end(scope, outage, max(0.0, write.whole_at - write.at))
 
     def on_purpose(self, scope: Scope, taken: Iterable[str], given: Iterable[Rule], cause: Cause) -> None:
         """Tell what somebody has taken from a container on purpose, or has given it."""

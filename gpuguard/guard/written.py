@@ -131,6 +131,7 @@ class Writes:
         return bool(taken or given)
 
     def _gave_back(self, scope: Scope, write: Write) -> None:
+        self._guard.parts.recorder.restored(write)
         if write.whole_at is not None:
             scope.whole_at = max(write.whole_at, scope.whole_at or 0.0)
         if write.writer is None or write.writer.role is not Role.SYSTEMD:

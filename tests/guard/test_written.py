@@ -1,0 +1,230 @@
+"""What the guard makes of what the sentinel tells."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import replace
+from typing import Any, Optional
+
+import pytest
+
+from gpuguard.guard.clock import Clock
+from gpuguard.guard.watch import Watch
+from gpuguard.guard.written import Writes
+from gpuguard.model.cause import SYSTEMD
+from gpuguard.model.process import Process
+from gpuguard.model.ruleset import RuleSet
+from gpuguard.model.state import State
+from gpuguard.model.verdict import Verdict
+from gpuguard.model.write import ProgramsChanged, Standing, Write
+from gpuguard.sentinel.wire import Overflow
+from tests.guard.made import GPU0, GPU1, GROUP, entitled, scope
+from tests.guard.post import Post
+from tests.lab.sim.node import SimNode
+from tests.model.looks import rules
+from tests.report.support import until
+
+BASICS = "c 5:0 rwm"
+ADMIN = Process(41, "bash", "/usr/bin/bash", control_group="/user.slice/session-3.scope", native=True)
+RELOADER = Process(70, "systemctl", "/usr/bin/systemctl", ("systemctl", "daemon-reload"), native=True)
+
+
+class Desk:
+    """The writes of a guard that knows one scope; what looks it asks for is kept, and nobody looks."""
+
+    def __init__(self, post: Post) -> None:
+        self.post = post
+        self.looks: list[str] = []
+        self.all = 0
+        guard = post.guard
+        self.scope = scope(State.PROTECTED, known=entitled(GPU0, GPU1), effective=RuleSet.of(BASICS, GPU0, GPU1))
+        guard.scopes[GROUP] = self.scope
+        self.clock = Clock(guard, Watch(self.look), 300.0, 1.0)
+        self.ended: dict[int, tuple[Process, ...]] = {}
+        self.writes = Writes(
+            guard, Watch(self.look), self.clock, self.look_at_all, lambda pid, _: self.ended.get(pid, ())
+        )
+
+    async def look(self, control_group: str, _fresh: bool) -> None:
+        """Keep account of a look."""
+        self.looks.append(control_group)
+
+    def look_at_all(self) -> None:
+        """Keep account of a look at everything."""
+        self.all += 1
+
+    async def take(self, write: Write) -> list[str]:
+        """Take a write; return the looks that it led to at once."""
+        self.looks.clear()
+        self.writes.take(write)
+        await asyncio.sleep(0)
+        return self.looks
+
+    async def told(self, *kinds: str) -> Mapping[str, Any]:
+        """Wait for an entry of one of these kinds."""
+        await until(lambda: bool(self.post.events(*kinds)))
+        return self.post.events(*kinds)[-1]
+
+
+@pytest.fixture
+async def desk(sim: SimNode) -> AsyncIterator[Desk]:
+    """Return a desk."""
+    post = Post(sim)
+    post.build()
+    desk = Desk(post)
+    yield desk
+    desk.writes.close()
+    await post.stop()
+
+
+def healed(writer: Optional[Process] = SYSTEMD, *requester: Process, restored: tuple[str, ...] = (GPU0,)) -> Write:
+    """Return a loss that the sentinel has given back within 200 µs, just now."""
+    now = time.monotonic()
+    return Write(
+        GROUP, 7, now, True, writer, requester,  # noqa: FBT003
+        before=RuleSet.of(BASICS, GPU0, GPU1), after=RuleSet(), restored=rules(*restored), whole_at=now + 0.0002,
+    )  # fmt: skip
+
+
+def changed(writer: Optional[Process], *after: str, denied: bool = True) -> Write:
+    """Return a write after which a list is another one."""
+    before, pid = RuleSet.of(BASICS, GPU0, GPU1), writer.pid if writer is not None else 0
+    return Write(GROUP, 7, time.monotonic(), denied, writer, before=before, after=RuleSet.of(*after), pid=pid)
+
+
+class TestHealed:
+    """Losses that were given back at the write."""
+
+    async def test_is_told_at_once_where_the_requester_was_seen(self, desk: Desk) -> None:
+        """Lost, then restored, by whom and for whom, and for how long."""
+        assert await desk.take(healed(SYSTEMD, RELOADER, ADMIN)) == [GROUP]
+        lost, restored = desk.post.events("lost", "repaired")
+        assert (lost["kind"], lost["state"], lost["cause"], lost["writer"]) == ("lost", "partial", "reload", "systemd")
+        assert lost["requester"] == "systemctl daemon-reload ← bash ← session-3.scope"
+        assert (restored["kind"], restored["devices"], restored["outage_usec"]) == ("repaired", ["/dev/nvidia0"], 200)
+        assert desk.post.value("gpuguard_drift_total", kind="lost", cause="reload", writer="systemd") == 1
+        assert desk.post.value("gpuguard_drift_requests_total", cause="reload", requester="session-*.scope") == 1
+        assert desk.post.value("gpuguard_repairs_total", method="write", result="ok") == 1
+        assert desk.post.value("gpuguard_outage_seconds_sum") == pytest.approx(0.0002)
+
+    async def test_waits_for_what_systemd_tells(self, desk: Desk) -> None:
+        """Where nobody was seen waiting it is told when the reload that is under way is over."""
+        await desk.take(healed())
+        desk.post.guard.parts.causes.reload_began(time.monotonic() - 1.0)
+        await asyncio.sleep(0.35)
+        assert not desk.post.events("lost")
+        desk.post.guard.parts.causes.reload_ended(time.monotonic())
+        lost = await desk.told("lost")
+        assert (lost["cause"], lost["writer"]) == ("reload", "systemd")
+
+    async def test_of_an_unknown_writer(self, desk: Desk) -> None:
+        """Unknown stays unknown, and counts as a repair that a fight may be made of."""
+        await desk.take(healed(None))
+        lost = await desk.told("lost")
+        assert (lost["cause"], "writer" in lost) == ("unknown", False)
+        assert len(desk.scope.backoff._repairs) == 1
+
+    async def test_after_systemd_is_no_fight(self, desk: Desk) -> None:
+        """However often systemd rewrites a list, that is no fight."""
+        for _ in range(20):
+            await desk.take(healed(SYSTEMD, RELOADER))
+        assert desk.scope.backoff.may_repair(time.monotonic())
+        assert desk.scope.entitled is not None
+        assert desk.scope.entitled.struck
+
+    async def test_of_a_scope_that_took_the_name(self, desk: Desk) -> None:
+        """Another inode is another scope."""
+        assert await desk.take(replace(healed(SYSTEMD, RELOADER), inode=8)) == []
+        assert not desk.post.events("lost")
+
+    @pytest.mark.invariant(10)
+    async def test_a_flood_is_bounded(self, desk: Desk) -> None:
+        """However many writes wait to be told: no more than some thousand."""
+        write = changed(None, BASICS, GPU0, GPU1, denied=False)
+        for _ in range(6000):
+            desk.writes.take(write)
+        assert len(desk.writes._later) <= 4096
+        desk.writes.close()
+        assert not desk.writes._later
+
+
+class TestOnPurpose:
+    """What identified programs take and give."""
+
+    async def test_what_is_taken_is_released(self, desk: Desk) -> None:
+        """It is told by whom, kept in the ledger, and the sentinel gives it back no more."""
+        assert await desk.take(changed(ADMIN, BASICS, GPU1)) == [GROUP]
+        known = desk.scope.entitled
+        assert known is not None
+        assert (known.rules, known.released) == (rules(GPU1), frozenset({"c 195:0"}))
+        (entry,) = desk.post.events("revoked")
+        assert (entry["devices"], entry["writer"], entry["writer_unit"]) == (
+            ["/dev/nvidia0"],
+            "bash",
+            "session-3.scope",
+        )
+        watched = desk.post.guard.parts.sentinel._watched[GROUP]
+        assert watched.undeclared | watched.declared == rules(GPU1)
+        (saved,), _ = desk.post.guard.parts.ledger.load()
+        assert saved.released == {"c 195:0"}
+
+    async def test_what_is_given_is_learnt(self, desk: Desk) -> None:
+        """A rule more, with its very access; also of a device that was released before."""
+        desk.scope.entitled = replace(entitled(GPU0), released=frozenset({"c 195:7"}))
+        await desk.take(changed(ADMIN, BASICS, GPU0, GPU1, "c 195:7 r", denied=False))
+        assert desk.scope.entitled.rules == rules(GPU0, "c 195:7 r")
+        assert desk.scope.entitled.released == frozenset()
+        assert desk.post.events("granted")
+
+    async def test_a_writer_that_had_ended_is_looked_up(self, desk: Desk) -> None:
+        """Who was gone when the sentinel looked is named by what was seen of it when it began."""
+        desk.ended[41] = (ADMIN,)
+        await desk.take(replace(changed(ADMIN, BASICS, GPU1), writer=None))
+        assert desk.post.events("revoked")[0]["writer"] == "bash"
+        assert desk.post.value("gpuguard_device_writes_total", writer="bash") == 1
+
+    async def test_one_that_stays_unknown_takes_nothing_on_purpose(self, desk: Desk) -> None:
+        """What is missing is a loss then: a look decides."""
+        assert await desk.take(replace(changed(ADMIN, BASICS, GPU1), writer=None)) == [GROUP]
+        assert desk.scope.entitled == entitled(GPU0, GPU1)
+
+
+class TestOthers:
+    """What is no write."""
+
+    async def test_standing(self, desk: Desk) -> None:
+        """How the sentinel runs is told once, and shown."""
+        for _ in range(3):
+            desk.writes.take(Standing("nice", "no budget"))
+        assert len(desk.post.events("sentinel_standing")) == 1
+        assert desk.post.value("gpuguard_sentinel_info", scheduling="nice") == 1
+
+    async def test_overflow(self, desk: Desk) -> None:
+        """What was lost can be anything: everything is looked at."""
+        desk.writes.take(Overflow())
+        assert desk.all == 1
+        assert desk.clock._hurried.is_set()
+        assert desk.post.events("events_lost")
+
+    async def test_hints_are_looked_after_soon_and_once_more(self, desk: Desk) -> None:
+        """Programs change after the hint, and one hint is seldom alone; a stream of them piles up nothing."""
+        rounds = 0
+
+        def count() -> None:
+            nonlocal rounds
+            rounds += 1
+
+        desk.clock.soon = count  # type: ignore[method-assign]
+        for _ in range(1000):
+            desk.writes.take(ProgramsChanged(time.monotonic(), "systemd", SYSTEMD))
+        assert len(desk.writes._later) == 3
+        await until(lambda: rounds == 6)
+        await asyncio.sleep(0.15)
+        assert rounds == 6
+
+    async def test_a_fight_that_the_sentinel_gave_up_is_looked_at(self, desk: Desk) -> None:
+        """The look tells of it, with its pause."""
+        desk.scope.verdict = Verdict(State.PARTIAL, lost=rules(GPU0))
+        assert await desk.take(replace(changed(None, BASICS, GPU1), refused=True)) == [GROUP]

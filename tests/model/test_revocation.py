@@ -1,0 +1,115 @@
+"""What is taken or given on purpose, and what is a loss."""
+
+from __future__ import annotations
+
+from typing import Optional
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpuguard.model.entitlement import Entitlement
+from gpuguard.model.process import Process
+from gpuguard.model.revocation import granted, on_purpose, revoked
+from gpuguard.model.rule import Rule
+from gpuguard.model.ruleset import RuleSet
+from gpuguard.model.write import Write
+from tests.model.looks import GROUP, SCOPE, guarded, rules
+from tests.model.strategies import CLOSE_RULES
+
+SYSTEMD = Process(1, "systemd", "/usr/lib/systemd/systemd", native=True)
+RUNC = Process(40, "runc", "/usr/bin/runc", control_group="/system.slice/docker.service", native=True)
+ADMIN = Process(41, "bash", "/usr/bin/bash", control_group="/user.slice/session-3.scope", native=True)
+INSIDE = Process(42, "sh", "/bin/busybox", control_group=f"/system.slice/docker-{'ab' * 32}.scope")
+GONE = Process(43, "sh")
+BASICS = ("c 5:0 rwm", "c 9:3 rwm")
+GPUS = ("c 1:0 rw", "c 1:7 rw")
+
+
+def entitled(*lines: str) -> Entitlement:
+    """Return an entitlement."""
+    return Entitlement(SCOPE, GROUP, 7, "", rules(*lines), frozenset(), True, False, 1.0, 1.0)  # noqa: FBT003
+
+
+def write(writer: Optional[Process], before: tuple[str, ...], after: tuple[str, ...], *, denied: bool = True) -> Write:
+    """Return a write that left one list in the place of another."""
+    return Write(GROUP, 7, 5.0, denied, writer, before=RuleSet.of(*before), after=RuleSet.of(*after))
+
+
+class TestTaken:
+    """Rules that vanish."""
+
+    @pytest.mark.parametrize("writer", [ADMIN, INSIDE])
+    def test_a_single_rule_by_somebody_identified(self, writer: Process) -> None:
+        """It is meant, and the device is revoked."""
+        taken = write(writer, (*BASICS, *GPUS), (*BASICS, GPUS[1]))
+        assert revoked(taken, entitled(*GPUS)) == {"c 1:0"}
+
+    @pytest.mark.parametrize("writer", [SYSTEMD, RUNC, GONE, None])
+    def test_by_anybody_else_is_a_loss(self, writer: Optional[Process]) -> None:
+        """Runtimes and systemd rewrite what they do not know; of who is unknown nothing is known."""
+        assert revoked(write(writer, (*BASICS, *GPUS), (*BASICS, GPUS[1])), entitled(*GPUS)) == frozenset()
+
+    def test_a_part_of_the_access(self) -> None:
+        """What is left of the device's access is no reason to give the rest back."""
+        taken = write(ADMIN, (*BASICS, "c 1:0 rwm"), (*BASICS, "c 1:0 m"))
+        assert revoked(taken, entitled("c 1:0 rwm")) == {"c 1:0"}
+
+    def test_everything(self) -> None:
+        """An "a" takes all, of which nobody has thought singly."""
+        assert revoked(write(ADMIN, (*BASICS, *GPUS), ()), entitled(*GPUS)) == frozenset()
+
+    def test_more_than_the_devices(self) -> None:
+        """Who takes other rules along rewrites a list."""
+        assert revoked(write(ADMIN, (*BASICS, *GPUS), BASICS[:1]), entitled(*GPUS)) == frozenset()
+
+    def test_what_was_given_back_already(self) -> None:
+        """The sentinel has judged it a loss: there is nothing to respect."""
+        taken = Write(GROUP, 7, 5.0, True, ADMIN, restored=rules(GPUS[0]), whole_at=5.1)  # noqa: FBT003
+        assert revoked(taken, entitled(*GPUS)) == frozenset()
+
+    def test_a_list_that_is_not_known(self) -> None:
+        """Without the list before or after nothing can be told."""
+        known = RuleSet.of(*BASICS, *GPUS)
+        assert on_purpose(ADMIN, None, known, rules(*GPUS)) == frozenset()
+        assert on_purpose(ADMIN, known, None, rules(*GPUS)) == frozenset()
+        assert on_purpose(ADMIN, RuleSet(unrestricted=True), RuleSet.of(*BASICS), rules(*GPUS)) == frozenset()
+
+    @given(st.frozensets(CLOSE_RULES), st.frozensets(CLOSE_RULES), st.frozensets(CLOSE_RULES))
+    def test_only_what_was_there_and_is_not(
+        self, before: frozenset[Rule], after: frozenset[Rule], owed: frozenset[Rule]
+    ) -> None:
+        """Whatever the lists: nothing is taken that is still in force, that was not there, or that nobody is owed."""
+        for rule in on_purpose(ADMIN, RuleSet(before), RuleSet(after), owed):
+            assert rule in owed
+            assert RuleSet(before).covers(rule)
+            assert not RuleSet(after).covers(rule)
+
+
+class TestGiven:
+    """Rules that appear."""
+
+    def test_by_a_program_of_the_host(self) -> None:
+        """It is learnt, with its very access."""
+        given_ = write(ADMIN, (*BASICS, GPUS[0]), (*BASICS, *GPUS), denied=False)
+        assert granted(given_, entitled(GPUS[0]), guarded) == rules(GPUS[1])
+
+    @pytest.mark.invariant(1)
+    @pytest.mark.parametrize("writer", [SYSTEMD, RUNC, INSIDE, GONE, None])
+    def test_by_nobody_else(self, writer: Optional[Process]) -> None:
+        """A container that may write its own list gives itself nothing, nor does who cannot be identified."""
+        given_ = write(writer, (*BASICS, GPUS[0]), (*BASICS, *GPUS), denied=False)
+        assert granted(given_, entitled(GPUS[0]), guarded) == frozenset()
+
+    def test_of_no_guarded_class(self) -> None:
+        """What gpuguard does not guard is nobody's business."""
+        assert granted(write(ADMIN, GPUS, (*GPUS, *BASICS)), entitled(*GPUS), guarded) == frozenset()
+
+    def test_what_the_container_has(self) -> None:
+        """Who gives back by hand what was lost gives nothing new."""
+        assert granted(write(ADMIN, BASICS, (*BASICS, *GPUS)), entitled(*GPUS), guarded) == frozenset()
+
+    def test_everything(self) -> None:
+        """A list that is opened altogether teaches nothing."""
+        opened = Write(GROUP, 7, 5.0, False, ADMIN, before=RuleSet.of(*BASICS), after=RuleSet(unrestricted=True))  # noqa: FBT003
+        assert granted(opened, entitled(*GPUS), guarded) == frozenset()
