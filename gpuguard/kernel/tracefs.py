@@ -27,7 +27,7 @@ _INITIAL_PID_NAMESPACE = 0xEFFFFFFC  # PROC_PID_INIT_INO in include/linux/proc_n
 # For each processor; the kernel takes two pages and more. A hundred calls fit, and of more the last are kept.
 _BUFFER_KB = 8
 _CHUNK = 1 << 16  # the kernel hands out a page or two at a time
-_CHUNKS = 16
+_CHUNKS = 4
 # Somebody else's start takes every instance for left behind that is not locked yet.
 _TRIES = 5
 
@@ -135,7 +135,7 @@ class Trace:
         return self._pipe
 
     def read(self) -> Seen:
-        """Return what has come, or as much of it as is read in a few milliseconds. Raises TraceUnavailableError."""
+        """Return what has come, or the first few hundred calls of it. Raises TraceUnavailableError."""
         text = bytearray()
         try:
             for _ in range(_CHUNKS):

@@ -19,10 +19,13 @@ from gpuguard.sentinel.link import Link
 from gpuguard.sentinel.settings import Settings
 from gpuguard.sentinel.wire import Blind, Overflow, Ping, Pong
 
-# Seconds. A reload changes hundreds of programs, and any process may call bpf(2) a million times a second, to be
-# refused: the first call is told at once, what follows is taken together, for twice as long each time.
-_FIRST_PAUSE = 0.01
-_LONGEST_PAUSE = 0.16
+# A reload changes hundreds of programs, and any process may call bpf(2) a million times a second, to be refused. The
+# first call is told at once, what follows after a pause, in seconds: a short one for so many times, of which so many
+# come back each second, then a long one.
+_SHORT_PAUSE = 0.01
+_LONG_PAUSE = 0.16
+_BURST = 20
+_RETURNING = 8.0
 # Of callers at a time. Whoever they are, everything is looked at.
 _CALLERS = 8
 # Seconds for finding out for whom.
@@ -57,6 +60,23 @@ def _watch(programs: Programs, link: Link, *, resumed: bool) -> str:
         return str(error)
 
 
+class Pace:
+    """How long to let calls gather: little at first, more when there is no end of them."""
+
+    def __init__(self) -> None:
+        self._left = float(_BURST)
+        self._at = 0.0
+
+    def pause(self, now: float) -> float:
+        """Return the seconds until the next look, after one that was done at `now`, of a clock in seconds."""
+        self._left = min(_BURST, self._left + _RETURNING * (now - self._at))
+        self._at = now
+        if self._left < 1:
+            return _LONG_PAUSE
+        self._left -= 1
+        return _SHORT_PAUSE
+
+
 class Programs:
     """Says what the tracer tells, and answers the daemon. `proc` is the host's /proc."""
 
@@ -76,18 +96,19 @@ class Programs:
 
     def watch(self, trace: Trace) -> NoReturn:
         """Tell of changes, for ever. Raises DaemonGoneError, TraceUnavailableError."""
-        poll, pause, resume = select.poll(), 0.0, 0.0
+        # Whoever polls the tracer, for whatever, is woken at each call: between two looks the daemon alone is polled.
+        daemon, both = select.poll(), select.poll()
+        both.register(trace, select.POLLIN)
+        pace, resume = Pace(), 0.0
         while True:
             left = resume - time.monotonic()
+            poll = daemon if left > 0 else both
             poll.register(self._link, self._events())
-            poll.register(trace, 0 if left > 0 else select.POLLIN)
             ready = dict(poll.poll(1e3 * left if left > 0 else None))
             if ready.get(trace.fileno()):
                 self._tell(trace.read())
                 now = time.monotonic()
-                quiet = now - resume > _LONGEST_PAUSE
-                pause = _FIRST_PAUSE if quiet else min(2 * pause, _LONGEST_PAUSE)
-                resume = now + pause
+                resume = now + pace.pause(now)
             if ready.get(self._link.fileno()):
                 self._answer(trace)
 

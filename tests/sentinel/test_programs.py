@@ -16,7 +16,7 @@ from gpuguard.kernel import tracefs
 from gpuguard.kernel.tracefs import Trace
 from gpuguard.model.write import ProgramsChanged
 from gpuguard.sentinel.link import DaemonGoneError, Link
-from gpuguard.sentinel.programs import Programs
+from gpuguard.sentinel.programs import Pace, Programs
 from gpuguard.sentinel.wire import Blind, Overflow, Ping, Pong, encode
 from tests.lab import bpf as lab
 from tests.lab.node import Node
@@ -86,7 +86,7 @@ def test_a_flood_is_told_in_few_words(node: Node) -> None:
         said = sentinel.caught_up()
         mine = [each.at for each in said if isinstance(each, ProgramsChanged) and begin <= each.at <= end]
         assert begin <= min(mine) < begin + 0.05
-        assert 1 < len(mine) < 20 + 10 * (end - begin)
+        assert 1 < len(mine) < 40 + 20 * (end - begin)
         assert Overflow() in said
         before = time.monotonic()
         lab.attach(cgroup, loaded.fd)
@@ -96,6 +96,7 @@ def test_a_flood_is_told_in_few_words(node: Node) -> None:
 def test_it_ends_with_the_daemon(node: Node) -> None:
     """And with SIGTERM: no instance stays. What one left that was killed goes with the next."""
     with driven(node) as sentinel:
+        sentinel.caught_up()
         assert len(instances(node)) == 1
     assert sentinel.process.returncode == 0
     assert not instances(node)
@@ -103,10 +104,12 @@ def test_it_ends_with_the_daemon(node: Node) -> None:
         ended(sentinel, signal.SIGTERM)
         assert not instances(node)
     with driven(node) as sentinel:
+        sentinel.caught_up()
         left = instances(node)
         ended(sentinel, signal.SIGKILL)
         assert instances(node) == left
-        with driven(node):
+        with driven(node) as other:
+            other.caught_up()
             assert len(instances(node) - left) == 1
             assert not instances(node) & left
     assert not instances(node)
@@ -163,3 +166,16 @@ def test_the_writer_is_a_process(node: Node) -> None:
             ours.shutdown(socket.SHUT_RDWR)
             watching.join()
             link._socket.close()
+
+
+def test_the_pace() -> None:
+    """A burst is told every 10 ms, an endless one a few times a second, and one call now and then always at once."""
+    pace, now, looks = Pace(), 100.0, 0
+    while now < 110.0:
+        pause = pace.pause(now)
+        assert pause in {0.01, 0.16}
+        assert looks >= 20 or pause == 0.01
+        now, looks = now + pause, looks + 1
+    assert looks < 170
+    for now in range(120, 200):
+        assert pace.pause(float(now)) == 0.01
