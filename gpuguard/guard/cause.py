@@ -161,13 +161,15 @@ class Causes:
             caller = requester if _reloads(asked) else self._reloader(reload.began)
             return Cause(reload.kind, self._systemd, caller, since=reload.began)
         if call is not None and self._fresh(call, at):
-            waiting = requester if asked is not None and asked.unit == unit else ()
-            caller = call.caller or waiting or self._short_lived(unit, at)[0]
-            word = "runtime" if caller and caller[0].role is Role.RUNTIME else "property"
+            waiting = requester if asked is not None and not _reloads(asked) and asked.concerns(unit) else ()
+            caller = waiting or call.caller or self._short_lived(unit, at)[0]
+            # One that has just ended has no executable any more, and his parent may have.
+            runtime = any(process.role is Role.RUNTIME for process in caller[:2])
+            word = "runtime" if runtime else "property"
             return Cause(word, self._systemd, caller, call.properties, call.at)
         if self._reload_call is not None and self._pending(self._reload_call, at) and not asked:
             return Cause("reload", self._systemd, self._reload_call.caller, since=at)
-        if asked is None or not _concerns(asked, unit):
+        if asked is None or not asked.concerns(unit):
             requester, asked = self._short_lived(unit, at)
         if asked is None:
             return Cause("unknown", self._systemd)
@@ -210,7 +212,7 @@ class Causes:
         """Return who may have asked for it and was gone when it was looked for."""
         for lineage in self._askers(at - _FRESH):
             asked = request_of(lineage[0].command)
-            if asked is not None and _concerns(asked, unit):
+            if asked is not None and asked.concerns(unit):
                 return lineage, asked
         return (), None
 
@@ -221,11 +223,6 @@ class Causes:
 
 def _reloads(asked: Optional[Request]) -> bool:
     return asked is not None and asked.cause in {"reload", "reexec"}
-
-
-def _concerns(asked: Request, unit: str) -> bool:
-    """Whether what was asked for can have rewritten a unit's list: a property's change is that of one unit."""
-    return asked.unit is None or asked.unit == unit
 
 
 def _keep(table: dict[str, _Value], key: str, value: _Value) -> None:

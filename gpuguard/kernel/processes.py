@@ -26,8 +26,9 @@ _HELD = os.O_PATH | os.O_DIRECTORY
 # A control group of the unified hierarchy that was removed before its last process was waited for (cgroups(7)).
 _REMOVED = " (deleted)"
 # Programs that ask systemd and wait for its answer: systemctl under all its names (systemctl(1), telinit(8)), and what
-# people call the bus with. Others that use the private socket (systemd-run, systemd-mount) make no unit be rewritten.
-_ASKERS = frozenset({b"systemctl", b"telinit", b"init", b"busctl", b"gdbus", b"dbus-send"})
+# people call the bus with, and runtimes. Others that use the private socket (systemd-run, systemd-mount) have no unit
+# rewritten.
+_ASKERS = frozenset({b"systemctl", b"telinit", b"init", b"busctl", b"gdbus", b"dbus-send", b"runc", b"crun", b"youki"})
 # So many of the newest numbers are tried before /proc is listed, which takes longer than to try them.
 _NEWEST = 128
 

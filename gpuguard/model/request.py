@@ -23,6 +23,9 @@ _METHODS = {
     "SetUnitProperties": "property",
     "SetProperties": "property",
 }
+# Runtimes that have systemd change a container's unit; the id is the last argument (runc-update(8)).
+_RUNTIMES = frozenset({"runc", "crun", "youki"})
+_UPDATE = "update"
 _BUS_PROGRAMS = frozenset({"busctl", "gdbus", "dbus-send"})
 _SYSTEMD = "org.freedesktop.systemd1"
 
@@ -47,14 +50,22 @@ _SUFFIXES = (".scope", ".service", ".slice", ".socket", ".mount", ".swap")
 class Request:
     """What is asked of systemd.
 
-    `cause`: reload, reexec or property. `word` is the verb or method as it was given. A property's change is that of
-    one `unit`, None where it cannot be told; `properties` are the names that are set there, as far as is known.
+    `cause`: reload, reexec, property or runtime. `word` is the verb or method as it was given. A property's change is
+    that of one `unit`, None where it cannot be told; `properties` are the names that are set there, as far as is known.
+    A runtime has one `container`'s unit changed.
     """
 
     cause: str
     word: str
     unit: Optional[str] = None
     properties: tuple[str, ...] = ()
+    container: Optional[str] = None
+
+    def concerns(self, unit: str) -> bool:
+        """Whether it may have rewritten a unit's device rules: a reload those of all."""
+        if self.container is not None:
+            return unit.endswith(f"-{self.container}.scope")
+        return self.unit is None or self.unit == unit
 
 
 def request_of(command: Sequence[str]) -> Optional[Request]:
@@ -67,6 +78,9 @@ def request_of(command: Sequence[str]) -> Optional[Request]:
     if program in {"telinit", "init"}:
         word = next((argument for argument in arguments if not argument.startswith("-")), "")
         return Request(_TELINIT[word], word) if word in _TELINIT else None
+    if program in _RUNTIMES:
+        named = _UPDATE in arguments[:-1] and not arguments[-1].startswith("-")
+        return Request("runtime", _UPDATE, container=arguments[-1]) if named else None
     return _bus_call(arguments) if program in _BUS_PROGRAMS else None
 
 

@@ -145,6 +145,38 @@ def test_a_call_of_the_bus(line: str, request_made: Request) -> None:
     assert asked(line) == request_made
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        "runc --root /run/docker/runtime-runc/moby --log /x update --resources - 0123abc",
+        "/usr/sbin/runc update --cpu-share=5 0123abc",
+        "crun update --resources=/tmp/x 0123abc",
+    ],
+)
+def test_an_update_of_a_container(line: str) -> None:
+    """A runtime has systemd change the unit of that container, and of no other."""
+    found = request_of(shlex.split(line))
+    assert found == Request("runtime", "update", container="0123abc")
+    assert [found.concerns(unit) for unit in ("docker-0123abc.scope", "docker-0123.scope", "abc.scope")] == [
+        *(True, False, False)
+    ]
+
+
+@pytest.mark.parametrize(
+    "line", ["runc", "runc update", "runc update --help", "runc create update", "runc kill x KILL"]
+)
+def test_what_a_runtime_does_without_systemd(line: str) -> None:
+    """Other verbs change nothing of a unit that is there."""
+    assert asked(line) is None
+
+
+def test_whom_it_concerns() -> None:
+    """A reload concerns every unit, a property's change one."""
+    assert Request("reload", "daemon-reload").concerns("x.scope")
+    assert Request("property", "set-property", "x.scope").concerns("x.scope")
+    assert not Request("property", "set-property", "y.scope").concerns("x.scope")
+
+
 WORDS = st.sampled_from([
     *("systemctl", "busctl", "daemon-reload", "set-property", "enable", "x.scope", "A=b", "--", "-", "-H", "-n"),
     *("--user", "--root", "--root=/", "--no-reload", "Reload", BUS, f"{BUS}.Manager.SetUnitProperties", ""),
@@ -153,7 +185,7 @@ WORDS = st.sampled_from([
 
 @given(st.lists(WORDS | st.text(max_size=5)))
 def test_any(command: list[str]) -> None:
-    """No command line is an error, and what is asked for is one of three things."""
+    """No command line is an error, and what is asked for is one of four things."""
     found = request_of(command)
-    assert found is None or found.cause in {"reload", "reexec", "property"}
+    assert found is None or found.cause in {"reload", "reexec", "property", "runtime"}
     assert found is None or found.cause == "property" or (found.unit, found.properties) == (None, ())
