@@ -10,8 +10,8 @@ from gpuguard.errors import SentinelError
 from gpuguard.model.write import Watched
 from gpuguard.sentinel.wire import LONGEST, Forget, FromSentinel, Overflow, Ping, ToSentinel, decode, encode
 
-# Bytes. A report is some 1,000.
-_MOST_WAITING = 1 << 20
+# Bytes. A report is some 1,000, or 10 times that where somebody has a long command line.
+_MOST_WAITING = 4 << 20
 _AT_ONCE = 1 << 16
 _OVERFLOW = encode(Overflow())
 
