@@ -6,6 +6,7 @@ import time
 
 from gpuguard.guard.parts import Parts, Policy
 from gpuguard.guard.scope import Scope
+from gpuguard.model.rule import Rule
 from gpuguard.model.write import Watched
 
 # Seconds in which a scope without devices may yet be given some: a driver that must be loaded first takes its time.
@@ -31,8 +32,7 @@ def give(parts: Parts, policy: Policy, scope: Scope) -> None:
         else:
             parts.sentinel.forget(target.control_group)
         return
-    declared = scope.view.declared if scope.view is not None else None
-    known = frozenset(rule for rule in scope.entitled.rules if declared is not None and declared.covers(rule))
+    known = _declared(parts, scope, scope.entitled.rules)
     scope.paused = not scope.backoff.may_repair(time.monotonic())
     # What another run of a service lacks was not taken from it: only a look can tell, which asks systemd.
     heal = policy.enforce and not scope.paused and not scope.restarts
@@ -40,6 +40,14 @@ def give(parts: Parts, policy: Policy, scope: Scope) -> None:
     parts.sentinel.watch(
         Watched(target.control_group, target.inode, unknown, known, heal, growing=not scope.entitled.settled)
     )
+
+
+def _declared(parts: Parts, scope: Scope, entitled: frozenset[Rule]) -> frozenset[Rule]:
+    """Return what systemd is known to write itself; when it does not answer, what it last was."""
+    declared = scope.view.declared if scope.view is not None else None
+    if declared is None:
+        return parts.sentinel.declared(scope.target.control_group) & entitled
+    return frozenset(rule for rule in entitled if declared.covers(rule))
 
 
 def _young(scope: Scope) -> bool:

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Optional, Union
 
 from gpuguard.errors import SentinelError
+from gpuguard.model.rule import Rule
 from gpuguard.model.write import ProgramsChanged, Standing, Watched, Write
 from gpuguard.sentinel.wire import LONGEST, Blind, Forget, Message, Overflow, Ping, Pong, decode, encode
 
@@ -57,6 +58,11 @@ class Sentinel:
         """Have a scope watched no more."""
         if self._watched.pop(control_group, None) is not None:
             self._send(Forget(control_group))
+
+    def declared(self, control_group: str) -> frozenset[Rule]:
+        """Return what of a scope it was last told that systemd writes itself."""
+        watched = self._watched.get(control_group)
+        return frozenset() if watched is None else watched.declared
 
     async def caught_up(self) -> None:
         """Wait, but not for long, until all that it has seen is handed on and all that it was told is done."""

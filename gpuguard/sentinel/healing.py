@@ -11,6 +11,8 @@ from gpuguard.sentinel.lists import Missing, known
 from gpuguard.sentinel.scope import Happening
 
 _SYSTEMD = 1
+# Seconds; some 13 rules take it a tenth of a millisecond when it has a processor.
+_LONGEST_REWRITE = 0.05
 
 
 def at_once(happening: Happening) -> bool:
@@ -29,13 +31,15 @@ def at_once(happening: Happening) -> bool:
     return bool(lacking.later)
 
 
-def the_rest(happenings: list[Happening]) -> None:
+def the_rest(happenings: list[Happening]) -> bool:
     """Look again; write back all that is still missing, and say in each of `happenings` how it went.
 
-    Raises CgroupGoneError, CgroupUnreadableError.
+    Nothing is written, and True returned, while systemd is still at it. Raises CgroupGoneError, CgroupUnreadableError.
     """
     first = happenings[0]
     lacking = first.scope.look()
+    if lacking and _at_work(happenings):
+        return True
     if lacking and first.scope.watched.heal:
         # systemd's own rewrite counts for nobody.
         by_systemd = [one for one in happenings if one.pid == _SYSTEMD]
@@ -44,6 +48,21 @@ def the_rest(happenings: list[Happening]) -> None:
             lacking = _restore(one, lacking.at_once | lacking.later, lacking.every_line)
     if not lacking:
         whole(happenings)
+    return False
+
+
+def _at_work(happenings: list[Happening]) -> bool:
+    """Whether systemd is in the middle of its rewrite: what it has to give to everybody is not all there yet either.
+
+    It writes one rule after the other, and others may have its processor meanwhile.
+    """
+    last = happenings[-1]
+    if last.pid != _SYSTEMD or time.monotonic() - last.at > _LONGEST_REWRITE:
+        return False
+    before, now = known(happenings[0].before), known(last.scope.seen)
+    if before is None or now is None:
+        return False
+    return bool(now.missing(before.rules - last.scope.entitled))
 
 
 def whole(happenings: list[Happening]) -> None:

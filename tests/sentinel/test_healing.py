@@ -1,0 +1,128 @@
+"""What is given back at once, what a little later, and when systemd is left to end its rewrite."""
+
+from __future__ import annotations
+
+import time
+from typing import Optional, cast
+
+import pytest
+
+from gpuguard.kernel.device_files import DeviceFiles
+from gpuguard.model.backoff import Backoff
+from gpuguard.model.process import Process
+from gpuguard.model.write import Watched
+from gpuguard.sentinel import healing
+from gpuguard.sentinel.scope import Happening, Scope
+from tests.model.looks import GROUP, rules
+
+SYSTEMD, OTHER = 1, 77
+BASICS = ("c 1:3 rwm", "c 5:0 rwm")
+GPU0, GPU1 = "c 195:0 rw", "c 195:1 rw"
+ADMIN = Process(OTHER, "bash", "/usr/bin/bash", control_group="/user.slice/session-3.scope", native=True)
+
+
+class Files:
+    """A list in memory, as the kernel keeps it, and what was written to it."""
+
+    def __init__(self, *lines: str) -> None:
+        self.lines = list(lines)
+        self.written: list[str] = []
+
+    def read(self) -> bytes:
+        """Return the list."""
+        return "".join(f"{line}\n" for line in self.lines).encode()
+
+    def write(self, lines: tuple[bytes, ...]) -> Optional[str]:
+        """Allow rules."""
+        texts = [line.decode() for line in lines]
+        self.written += texts
+        self.lines += texts
+        return None
+
+
+def a_scope(files: Files, *, undeclared: tuple[str, ...] = (), declared: tuple[str, ...] = ()) -> Scope:
+    """Return a scope whose list was looked at."""
+    watched = Watched(GROUP, 7, rules(*undeclared), rules(*declared))
+    scope = Scope(watched, cast("DeviceFiles", files), Backoff(2, 60.0, 30.0))
+    scope.look()
+    return scope
+
+
+def happening(scope: Scope, pid: int = SYSTEMD, ago: float = 0.0) -> Happening:
+    """Return a write to devices.deny."""
+    return Happening(scope, time.monotonic() - ago, denied=True, pid=pid, writer=ADMIN if pid == OTHER else None)
+
+
+def test_what_systemd_does_not_know_is_given_back_at_once() -> None:
+    """What it knows is left to it for a while."""
+    files = Files(*BASICS, GPU0, GPU1)
+    scope = a_scope(files, undeclared=(GPU0,), declared=(GPU1,))
+    files.lines = []
+    one = happening(scope)
+    assert healing.at_once(one)
+    assert files.written == [GPU0]
+    assert (one.restored, one.whole_at) == (rules(GPU0), None)
+
+
+@pytest.mark.invariant(8)
+def test_while_systemd_is_at_it_nothing_is_written() -> None:
+    """As long as what it has for everybody is not there either, it has not come to the devices."""
+    files = Files(*BASICS, GPU1)
+    scope = a_scope(files, declared=(GPU1,))
+    files.lines = []
+    one = happening(scope)
+    assert healing.at_once(one)
+    files.lines = [BASICS[0]]
+    assert healing.the_rest([one])
+    files.lines = [*BASICS, GPU1]
+    assert not healing.the_rest([one])
+    assert files.written == []
+    assert one.whole_at is not None
+    assert one.restored == frozenset()
+
+
+def test_when_systemd_has_passed_a_rule_over_it_is_written() -> None:
+    """All else is there again: systemd is done, and has not given what it was thought to know."""
+    files = Files(*BASICS, GPU1)
+    scope = a_scope(files, declared=(GPU1,))
+    files.lines = []
+    one = happening(scope)
+    assert healing.at_once(one)
+    files.lines = [*BASICS]
+    assert not healing.the_rest([one])
+    assert (files.written, one.restored) == ([GPU1], rules(GPU1))
+
+
+def test_one_that_takes_for_ever_is_not_waited_for() -> None:
+    """After 50 ms it is given back, whatever systemd does."""
+    files = Files(*BASICS, GPU1)
+    scope = a_scope(files, declared=(GPU1,))
+    files.lines = []
+    one = happening(scope, ago=0.06)
+    assert healing.at_once(one)
+    assert not healing.the_rest([one])
+    assert files.written == [GPU1]
+
+
+def test_what_is_meant_is_respected() -> None:
+    """A single rule that an administrator takes is away until the daemon says otherwise."""
+    files = Files(*BASICS, GPU0, GPU1)
+    scope = a_scope(files, undeclared=(GPU0, GPU1))
+    files.lines.remove(GPU0)
+    one = happening(scope, OTHER)
+    assert not healing.at_once(one)
+    assert (files.written, scope.revoked) == ([], rules(GPU0))
+
+
+def test_a_fight_ends_in_a_pause() -> None:
+    """Two repairs after another than systemd are made, the third is refused; after systemd any number."""
+    files = Files(*BASICS, GPU0)
+    scope = a_scope(files, undeclared=(GPU0,))
+    for refused in (False, False, True):
+        files.lines = []
+        one = happening(scope, OTHER)
+        healing.at_once(one)
+        assert one.refused is refused
+    one = happening(scope)
+    healing.at_once(one)
+    assert one.restored == rules(GPU0)
