@@ -26,6 +26,7 @@ def parser() -> argparse.ArgumentParser:
         description="Measures gpuguard on throw-away nodes with a real systemd. Needs root, and quiet.",
     )
     top.add_argument("parts", nargs="*", metavar="PART", help=f"what to measure, default all: {known}")
+    top.add_argument("--cgroup", choices=tuple(PARTS), help="measure on this version alone")
     top.add_argument("--rounds", type=int, default=10, metavar="N", help="outages: of each trigger (default: 10)")
     top.add_argument("--samples", type=int, default=500, metavar="N", help="first-loss: of each guard (default: 500)")
     top.add_argument("--gaps", type=int, default=100, metavar="N", help="gaps: to be seen in each scope (default: 100)")
@@ -52,7 +53,7 @@ def main() -> int:
     try:
         for mode, parts in PARTS.items():
             chosen = [part for part in parts if part in (options.parts or known)]
-            if chosen:
+            if chosen and options.cgroup in {None, mode}:
                 _measure(mode, chosen, options)
     except LabError as error:
         print(f"bench: {error}", file=sys.stderr)

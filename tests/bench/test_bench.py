@@ -31,8 +31,13 @@ def test_every_part_prints_its_table(modes: str, parts: list[str], tables: int) 
     """`python -m tests.bench PART…` ends well and prints one table for each part and cgroup mode."""
     for mode in modes.split():
         need_node(mode)
+    alone = [] if " " in modes else [f"--cgroup={modes}"]
     done = subprocess.run(
-        [sys.executable, "-m", "tests.bench", *parts, *LEAST], cwd=ROOT, capture_output=True, text=True, check=False
+        [sys.executable, "-m", "tests.bench", *parts, *alone, *LEAST],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("\n|---") == tables

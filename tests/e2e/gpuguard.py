@@ -26,6 +26,7 @@ RUN = "/run/gpuguard"
 POLL = 0.5  # seconds
 SETTLE = 0.3
 _SOCKET = f"{RUN}/metrics.sock"
+_REST = 10.0
 _PATIENCE = 30.0  # seconds; far more than is ever needed, since the machine may be busy
 
 _DEFAULTS: Mapping[str, Mapping[str, object]] = {
@@ -150,9 +151,12 @@ class Gpuguard(AbstractContextManager["Gpuguard"]):
         self.node.run(["rm", "-rf", RUN, self.config])
 
     def await_rest(self) -> None:
-        """Wait until the clock makes rounds at its interval alone, which must be long, and no quick ones any more."""
-        rounds = -1.0
-        while rounds != self._rounds():
+        """Wait until the clock makes rounds at its interval alone, which must be long, and no quick ones any more.
+
+        But not for long: on cgroup v2 what others attach on this kernel brings rounds, too.
+        """
+        rounds, deadline = -1.0, time.monotonic() + _REST
+        while rounds != self._rounds() and time.monotonic() < deadline:
             rounds = self._rounds()
             time.sleep(1.0)
 
