@@ -1,28 +1,22 @@
-"""cgroup v1: is woken by each write to a scope's device list, and heals before it does anything else.
-
-Two fanotify groups: what was denied comes first, and is not queued behind the dozen rules that systemd then allows.
-"""
+"""cgroup v1: is woken by each write to a scope's device list, and heals before it does anything else."""
 
 from __future__ import annotations
 
-import heapq
 import os
 import select
 import time
-from collections.abc import Callable
-from itertools import count
-from typing import NoReturn
+from typing import NoReturn, Optional
 
 from gpuguard.errors import CgroupGoneError, CgroupUnreadableError, FanotifyError
-from gpuguard.kernel.device_files import OpenHierarchy
-from gpuguard.kernel.fanotify import Event, Fanotify
-from gpuguard.model.backoff import Backoff
+from gpuguard.kernel.fanotify import Event
 from gpuguard.model.write import Watched
 from gpuguard.sentinel import healing
 from gpuguard.sentinel.link import Link
 from gpuguard.sentinel.scope import Happening, Scope
+from gpuguard.sentinel.scopes import Scopes
 from gpuguard.sentinel.settings import Settings
 from gpuguard.sentinel.telling import Teller
+from gpuguard.sentinel.timers import Timers
 from gpuguard.sentinel.wire import Blind, Forget, Overflow, Ping, Pong, ToSentinel
 
 _SYSTEMD = 1
@@ -68,26 +62,21 @@ class Writes:
 
     def __init__(self, link: Link, settings: Settings) -> None:
         self._link = link
-        self._settings = settings
-        self._hierarchy = OpenHierarchy(settings.cgroup / "devices")
-        self._denies, self._allows = Fanotify(), Fanotify()
+        self._scopes = Scopes(settings)
         self._teller = Teller(link, settings.proc)
+        self._timers = Timers()
         # Itself and the daemon. 0 is a parent outside the pid namespace, as it is any writer there.
         self._own = frozenset({os.getpid(), os.getppid()}) - {0, _SYSTEMD}
-        self._scopes: dict[str, Scope] = {}
-        self._by_inode: dict[int, Scope] = {}
         self._unwatchable: dict[str, Watched] = {}
-        self._timers: list[tuple[float, int, Callable[[], None]]] = []
-        self._numbers = count()
         self._pings: list[tuple[float, int]] = []
         self._urgent = select.poll()
-        self._urgent.register(self._denies, select.POLLIN)
+        self._urgent.register(self._scopes.denies, select.POLLIN)
 
     def run(self) -> NoReturn:
         """Go round for ever. Raises DaemonGoneError."""
         poll = select.poll()
-        poll.register(self._denies, select.POLLIN)
-        poll.register(self._allows, select.POLLIN)
+        poll.register(self._scopes.denies, select.POLLIN)
+        poll.register(self._scopes.allows, select.POLLIN)
         while True:
             poll.register(self._link, select.POLLIN | (select.POLLOUT if self._link.full else 0))
             ready = dict(poll.poll(self._patience()))
@@ -97,7 +86,7 @@ class Writes:
                 for message in self._link.receive():
                     self._take(message)
                     self._attend()
-            if self._allows.fileno() in ready:
+            if self._scopes.allows.fileno() in ready:
                 self._allowed()
             for _ in range(_STEPS):
                 if not self._teller.busy:
@@ -107,28 +96,29 @@ class Writes:
             if self._pings:
                 self._answer()
 
-    def _patience(self) -> float | None:
+    def _patience(self) -> Optional[float]:
         """Return how long nothing need be done, in milliseconds; None for ever."""
         if self._teller.busy:
             return 0
-        times = [when for when, *_ in self._timers[:1]] + [deadline for deadline, _ in self._pings[:1]]
+        times = [deadline for deadline, _ in self._pings[:1]]
+        if self._timers.next is not None:
+            times.append(self._timers.next)
         return max(0.0, 1e3 * (min(times) - time.monotonic())) if times else None
 
     def _attend(self) -> None:
         """Do what cannot wait: heal, and look again where it is time."""
         while self._urgent.poll(0):
-            for event in self._denies.read():
+            for event in self._scopes.denies.read():
                 if event is None:
                     self._lost()
                 else:
                     self._denied(event)
-        while self._timers and self._timers[0][0] <= time.monotonic():
-            heapq.heappop(self._timers)[2]()
+        self._timers.run()
 
     def _denied(self, event: Event) -> None:
         at = time.monotonic()
-        scope = self._by_inode.get(event.inode)
-        if scope is None or scope.resting:
+        scope = self._scopes.of_file(event.inode)
+        if scope is None:
             return
         if event.pid in self._own:
             self._settle(scope)
@@ -154,7 +144,7 @@ class Writes:
             happening.error, again = str(error), False
         if again:
             scope.open.append(happening)
-            self._at(happening.at + _SECOND_LOOK, lambda: self._look_again(scope))
+            self._timers.at(happening.at + _SECOND_LOOK, lambda: self._look_again(scope))
         elif happening.pid or happening.restored or happening.refused or happening.error:
             self._teller.over(happening)
 
@@ -164,7 +154,10 @@ class Writes:
             return
         happenings, scope.open = scope.open, []
         try:
-            healing.the_rest(happenings)
+            if healing.the_rest(happenings):
+                scope.open = happenings + scope.open
+                self._timers.after(_SECOND_LOOK, lambda: self._look_again(scope))
+                return
         except CgroupGoneError:
             self._drop(scope)
             return
@@ -178,12 +171,12 @@ class Writes:
                 self._teller.over(one)
 
     def _allowed(self) -> None:
-        for event in self._allows.read():
+        for event in self._scopes.allows.read():
             if event is None:
                 self._lost()
                 continue
-            scope = self._by_inode.get(event.inode)
-            if scope is None or scope.resting:
+            scope = self._scopes.of_file(event.inode)
+            if scope is None:
                 continue
             at = time.monotonic()
             if event.pid != os.getpid():
@@ -215,7 +208,7 @@ class Writes:
     def _settle(self, scope: Scope) -> None:
         if not scope.settling:
             scope.settling, scope.settled = True, scope.seen
-            self._at(time.monotonic() + _SETTLE, lambda: self._settled(scope))
+            self._timers.after(_SETTLE, lambda: self._settled(scope))
 
     def _settled(self, scope: Scope) -> None:
         """Tell of what was allowed, and keep the list for the next time."""
@@ -244,7 +237,7 @@ class Writes:
             self._watch(message)
         elif isinstance(message, Forget):
             self._unwatchable.pop(message.control_group, None)
-            scope = self._scopes.get(message.control_group)
+            scope = self._scopes.named(message.control_group)
             if scope is not None:
                 self._drop(scope)
         else:
@@ -252,41 +245,33 @@ class Writes:
 
     def _watch(self, watched: Watched) -> None:
         self._unwatchable.pop(watched.control_group, None)
-        scope = self._scopes.get(watched.control_group)
+        scope = self._scopes.named(watched.control_group)
         if scope is not None and scope.watched.inode != watched.inode:
             self._drop(scope)
             scope = None
-        if scope is not None:
-            scope.watch(watched)
-        else:
-            scope = self._opened(watched)
-        if scope is not None and not scope.resting:
-            self._look(scope)
-
-    def _opened(self, watched: Watched) -> Scope | None:
-        limits = self._settings
         try:
-            files = self._hierarchy.files(watched.control_group, watched.inode)
+            if scope is None:
+                scope = self._scopes.open(watched)
+            else:
+                scope.watch(watched)
         except CgroupGoneError:
-            return None  # the daemon finds that out by itself
-        except CgroupUnreadableError as error:
+            return  # the daemon finds that out by itself
+        except (CgroupUnreadableError, FanotifyError) as error:
             self._blind(watched, str(error))
-            return None
-        scope = Scope(watched, files, Backoff(limits.max_repairs, limits.window, limits.pause))
-        self._scopes[watched.control_group] = scope
-        self._by_inode[files.deny_inode] = self._by_inode[files.allow_inode] = scope
-        return scope if self._mark(scope) else None
+            return
+        if not scope.resting:
+            self._look(scope)
 
     def _blind(self, watched: Watched, why: str) -> None:
         """Say that a scope is not watched, and try again later."""
         self._link.send(Blind(why))
         self._unwatchable[watched.control_group] = watched
-        self._at(time.monotonic() + _RETRY, lambda: self._try_again(watched))
+        self._timers.after(_RETRY, lambda: self._try_again(watched))
 
     def _try_again(self, watched: Watched) -> None:
         if self._unwatchable.get(watched.control_group) is watched:
             self._watch(watched)
-            if watched.control_group in self._scopes:
+            if self._scopes.named(watched.control_group) is not None:
                 self._link.send(Overflow())
 
     def _look(self, scope: Scope) -> None:
@@ -304,62 +289,41 @@ class Writes:
         happening.after = scope.seen
         if lacking and scope.watched.heal:
             scope.open.append(happening)
-            self._at(happening.at + _SECOND_LOOK, lambda: self._look_again(scope))
+            self._timers.at(happening.at + _SECOND_LOOK, lambda: self._look_again(scope))
 
     def _lost(self) -> None:
         """Look at everything: the kernel has not told all."""
         self._link.send(Overflow())
-        for scope in list(self._scopes.values()):
+        for scope in self._scopes:
             if not scope.resting:
                 self._heal(Happening(scope, time.monotonic(), denied=True))
 
     def _rest(self, scope: Scope) -> None:
         """Stop listening for a while: whoever writes so often must not have a processor for himself."""
-        scope.resting = True
-        self._unmark(scope)
+        self._scopes.rest(scope)
         self._link.send(Overflow())
-        self._at(time.monotonic() + _REST, lambda: self._resume(scope))
+        self._timers.after(_REST, lambda: self._resume(scope))
 
     def _resume(self, scope: Scope) -> None:
         if scope.closed:
             return
-        scope.resting = False
-        if self._mark(scope):
-            self._heal(Happening(scope, time.monotonic(), denied=True))
-
-    def _mark(self, scope: Scope) -> bool:
         try:
-            self._denies.mark(scope.files.deny)
-            self._allows.mark(scope.files.allow)
+            self._scopes.listen(scope)
         except FanotifyError as error:
-            self._drop(scope)
             self._blind(scope.watched, str(error))
-            return False
-        return True
-
-    def _unmark(self, scope: Scope) -> None:
-        self._denies.unmark(scope.files.deny)
-        self._allows.unmark(scope.files.allow)
+            return
+        self._heal(Happening(scope, time.monotonic(), denied=True))
 
     def _drop(self, scope: Scope) -> None:
         """Let go of a scope; what is not told of it yet is told as it stands."""
-        if scope.closed:
-            return
-        scope.closed = True
-        self._unmark(scope)
-        for inode in (scope.files.deny_inode, scope.files.allow_inode):
-            self._by_inode.pop(inode, None)
-        self._scopes.pop(scope.watched.control_group, None)
-        scope.files.close()
-        happenings, scope.open = scope.open, []
-        self._over(happenings)
-
-    def _at(self, when: float, do: Callable[[], None]) -> None:
-        heapq.heappush(self._timers, (when, next(self._numbers), do))
+        if not scope.closed:
+            self._scopes.drop(scope)
+            happenings, scope.open = scope.open, []
+            self._over(happenings)
 
     def _answer(self) -> None:
         """Answer where nothing is left to do, or it has taken too long."""
-        waits = self._teller.busy or any(scope.open or scope.settling for scope in self._scopes.values())
+        waits = self._teller.busy or any(scope.open or scope.settling for scope in self._scopes)
         now = time.monotonic()
         due = [ping for ping in self._pings if not waits or ping[0] <= now]
         self._pings = [ping for ping in self._pings if ping not in due]

@@ -340,7 +340,7 @@ class TestTooMuch:
     def test_a_daemon_that_does_not_listen(self, sentinel: Driven, scope: Scope) -> None:
         """Healing goes on, what cannot be told is counted, and told when he listens again."""
         text = "import sys, time\nfd = open(sys.argv[1], 'wb', 0)\n"
-        text += "for n in range(1600):\n    fd.write(b'c 240:%d rw' % n); time.sleep(0.01 * (n > 1500))\n"
+        text += "for n in range(1800):\n    fd.write(b'c 240:%d rw' % n); time.sleep(0.01 * (n > 1500))\n"
         sentinel.watch(scope)
         scope.node.run(["python3", "-c", text, f"/sys/fs/cgroup/devices{group(scope)}/devices.allow"])
         scope.node.run(["systemctl", "daemon-reload"])

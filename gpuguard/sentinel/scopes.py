@@ -1,0 +1,75 @@
+"""The scopes that are watched: their files, and the marks on these.
+
+Two fanotify groups: what was denied comes first, and is not queued behind the dozen rules that systemd then allows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Optional
+
+from gpuguard.errors import FanotifyError
+from gpuguard.kernel.device_files import OpenHierarchy
+from gpuguard.kernel.fanotify import Fanotify
+from gpuguard.model.backoff import Backoff
+from gpuguard.model.write import Watched
+from gpuguard.sentinel.scope import Scope
+from gpuguard.sentinel.settings import Settings
+
+
+class Scopes:
+    """Opens, marks and closes. Raises FanotifyError where there is no fanotify."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._hierarchy = OpenHierarchy(settings.cgroup / "devices")
+        self.denies, self.allows = Fanotify(), Fanotify()
+        self._by_name: dict[str, Scope] = {}
+        self._by_inode: dict[int, Scope] = {}
+
+    def __iter__(self) -> Iterator[Scope]:
+        """Go through them; they may be dropped meanwhile."""
+        return iter(list(self._by_name.values()))
+
+    def named(self, control_group: str) -> Optional[Scope]:
+        """Return the scope of this control group, None when it is not watched."""
+        return self._by_name.get(control_group)
+
+    def of_file(self, inode: int) -> Optional[Scope]:
+        """Return the scope that a written file belongs to, None when nobody listens to it now."""
+        scope = self._by_inode.get(inode)
+        return None if scope is None or scope.resting else scope
+
+    def open(self, watched: Watched) -> Scope:
+        """Take a scope in and watch it. Raises CgroupGoneError, CgroupUnreadableError, FanotifyError."""
+        limits = self._settings
+        files = self._hierarchy.files(watched.control_group, watched.inode)
+        scope = Scope(watched, files, Backoff(limits.max_repairs, limits.window, limits.pause))
+        self._by_name[watched.control_group] = scope
+        self._by_inode[files.deny_inode] = self._by_inode[files.allow_inode] = scope
+        self.listen(scope)
+        return scope
+
+    def listen(self, scope: Scope) -> None:
+        """Hear of its writes. Raises FanotifyError; the scope is dropped then."""
+        try:
+            self.denies.mark(scope.files.deny)
+            self.allows.mark(scope.files.allow)
+        except FanotifyError:
+            self.drop(scope)
+            raise
+        scope.resting = False
+
+    def rest(self, scope: Scope) -> None:
+        """Hear no more of its writes, until it is listened to again."""
+        scope.resting = True
+        self.denies.unmark(scope.files.deny)
+        self.allows.unmark(scope.files.allow)
+
+    def drop(self, scope: Scope) -> None:
+        """Let go of a scope."""
+        scope.closed = True
+        self.rest(scope)
+        del self._by_name[scope.watched.control_group]
+        del self._by_inode[scope.files.deny_inode], self._by_inode[scope.files.allow_inode]
+        scope.files.close()
