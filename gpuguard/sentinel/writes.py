@@ -93,6 +93,7 @@ class Writes:
                     break
                 self._teller.step()
                 self._attend()
+                self._allowed()
             if self._pings:
                 self._answer()
 

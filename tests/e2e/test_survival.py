@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import signal
 import threading
 import time
 from collections.abc import Sequence
@@ -21,6 +22,7 @@ from tests.e2e import gate
 from tests.e2e.conftest import Launch, MakeScope
 from tests.e2e.gpuguard import RUN, Gpuguard
 from tests.e2e.witness import Witness
+from tests.lab import hook
 from tests.lab.devices import GPU0, GPU1
 from tests.lab.node import Node
 from tests.lab.poll import until
@@ -114,6 +116,36 @@ def test_a_shield_that_was_left_is_removed(gpu_scope: MakeScope, launch: Launch)
     guard.start()
     await_whole(guard, [declared, fresh], before)
     assert guard.total("gpuguard_repairs_total") == 1, "only the fresh one is declared"
+
+
+@pytest.mark.cgroup("v1")
+@pytest.mark.invariant(2)
+@pytest.mark.invariant(7)
+def test_killed_under_the_shield(node: Node, gpu_scope: MakeScope, launch: Launch, prober: Prober) -> None:
+    """Killed between its call and systemd's answer, it leaves a shield that harms nobody and goes at the next start."""
+    guard = launch().start()
+    scope = gpu_scope()
+    before, shield = gate.rules(scope.cgroup), scope.cgroup / SHIELD
+    daemon, systemd, deadline = guard.daemon.pid, node.init, time.monotonic() + 20
+    while not shield.exists() and time.monotonic() < deadline:
+        pass
+    os.kill(systemd, signal.SIGSTOP)
+    try:
+        os.kill(daemon, signal.SIGKILL)
+        guard.daemon.wait()
+        assert shield.exists()
+        assert gate.rules(scope.cgroup) == before
+        hook.allow(scope.cgroup, GPU1)
+    finally:
+        os.kill(systemd, signal.SIGCONT)
+    node.run(["systemctl", "daemon-reload"])  # which comes after what it was told
+    assert prober.open(scope.cgroup, GPU0).allowed
+    assert prober.open(scope.cgroup, GPU1).allowed
+    assert shield.exists()
+    guard.start()
+    guard.await_state(scope.name, "protected")
+    until(lambda: not shield.exists(), 20, "the shield to go")
+    assert prober.open(scope.cgroup, GPU0).allowed
 
 
 def forged(**changes: object) -> Callable[[Path], None]:

@@ -1,0 +1,183 @@
+"""A container's start, however slow, is not disturbed: it ends with all devices, and only then they are declared."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from datetime import datetime
+
+import pytest
+
+from gpuguard.kernel.devices_v1 import SHIELD
+from tests.e2e import gate, hooks
+from tests.e2e.bundles import Bundles, bundles
+from tests.e2e.conftest import Launch
+from tests.e2e.gpuguard import RUN, Gpuguard
+from tests.lab.containers import Engine
+from tests.lab.devices import GPU0, Device
+from tests.lab.node import Node
+from tests.lab.poll import until
+
+SETTLE = 1.0  # seconds, the default
+MANY = 50
+DEFAULTS = {"settle": "1s", "poll_interval": "5s"}
+GPUS = tuple(Device(f"/dev/nvidia{minor}", 195, minor) for minor in range(30))
+
+
+@pytest.fixture
+def made(node: Node) -> Iterator[Bundles]:
+    """Return the way to containers of runc's own."""
+    with bundles(node) as found:
+        yield found
+
+
+@contextmanager
+def reloading(node: Node, every: float) -> Iterator[None]:
+    """Reload systemd every so many seconds for as long as the block lasts."""
+    over = threading.Event()
+
+    def reload() -> None:
+        while not over.wait(every):
+            node.run(["systemctl", "daemon-reload"])
+
+    thread = threading.Thread(target=reload)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+
+
+def declared(node: Node, scope: str) -> bool:
+    """Whether systemd was told of a GPU of a scope."""
+    return any("195:0 " in entry for entry in gate.declared(node, scope))
+
+
+def assert_not_early(guard: Gpuguard, scopes: Sequence[str]) -> None:
+    """Assert that each of them was declared, and no sooner than its hook had done its work."""
+    ends = hooks.ends(guard.node)
+    for scope in scopes:
+        times = [
+            datetime.fromisoformat(event["timestamp"]).timestamp() for event in guard.events("declared", scope=scope)
+        ]
+        assert times, scope
+        assert min(times) > ends[scope], scope
+
+
+def assert_whole(guard: Gpuguard, scope: str, devices: Sequence[Device]) -> None:
+    """Wait until a container is protected, and assert that it has its devices, and has them after a reload too."""
+    guard.await_state(scope, "protected")
+    cgroup = guard.node.cgroup(scope)
+    assert [device.rule for device in devices if not gate.has(cgroup, device)] == []
+    guard.node.run(["systemctl", "daemon-reload"])
+    assert [device.rule for device in devices if not gate.has(cgroup, device)] == []
+    assert not (cgroup / SHIELD).exists()
+
+
+@pytest.mark.invariant(2)
+def test_a_slow_hook(engine: Engine, launch: Launch) -> None:
+    """A hook that takes three times the settle time from one device to the next: none is lost, nothing comes early."""
+    hooks.install(engine.node, 3 * SETTLE)
+    guard = launch(guard=DEFAULTS).start()
+    begin = time.monotonic()
+    container = engine.run("slow-hook", args=hooks.options(engine))
+    assert time.monotonic() - begin >= 3 * SETTLE * len(hooks.DEVICES)
+    assert_whole(guard, container.scope, hooks.DEVICES)
+    assert_not_early(guard, [container.scope])
+
+
+@pytest.mark.invariant(2)
+def test_a_rule_every_tenth_of_a_second(made: Bundles, launch: Launch) -> None:
+    """Thirty rules in three seconds are all learnt and declared, none of them before the last."""
+    guard = launch(guard=DEFAULTS).start()
+    bundle = made.make(0.1, GPUS)
+    start = bundle.begin()
+    assert start.wait(60) == 0, bundle.said
+    assert_whole(guard, bundle.scope, GPUS)
+    assert_not_early(guard, [bundle.scope])
+
+
+@pytest.mark.invariant(2)
+def test_created_and_not_started(made: Bundles, launch: Launch) -> None:
+    """A container that was created and not started is still starting, however long that takes, and whatever reloads."""
+    guard = launch(guard=DEFAULTS).start()
+    bundle = made.make()
+    bundle.make("create")
+    guard.await_state(bundle.scope, "settling")
+    time.sleep(3 * SETTLE)
+    made.node.run(["systemctl", "daemon-reload"])
+    guard.await_reloads(1)
+    time.sleep(3 * SETTLE)
+    guard.await_state(bundle.scope, "settling")
+    assert not declared(bundle.node, bundle.scope)
+    bundle.runc("start")
+    assert_whole(guard, bundle.scope, hooks.DEVICES)
+
+
+def test_exec_without_end(engine: Engine, launch: Launch) -> None:
+    """A container that somebody executes a program in again and again settles as any other."""
+    hooks.install(engine.node)
+    guard = launch(guard=DEFAULTS).start()
+    container = engine.run("probed", args=hooks.options(engine))
+    over = threading.Event()
+
+    def probe() -> None:
+        while not over.is_set():
+            container.exec(["/bin/true"], check=True)
+
+    threads = [threading.Thread(target=probe) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    try:
+        guard.await_state(container.scope, "protected", 10 * SETTLE)
+    finally:
+        over.set()
+        for thread in threads:
+            thread.join()
+
+
+@pytest.mark.invariant(2)
+@pytest.mark.timeout(300)
+def test_fifty_at_once_under_reloads(made: Bundles, launch: Launch) -> None:
+    """Fifty containers that start at once, while systemd reloads five times a second, all start and have everything.
+
+    On cgroup v2 NVIDIA's hook copies systemd's program for each device: a reload between two of them leaves a copy
+    that denies the first for good, guard or no guard. So there is one.
+    """
+    devices = hooks.DEVICES if made.node.mode == "v1" else (GPU0,)
+    guard = launch(guard=DEFAULTS).start()
+    many = [made.make(devices=devices) for _ in range(MANY)]
+    with reloading(made.node, 0.2):
+        starts = [bundle.begin() for bundle in many]
+        failed = [bundle.said for bundle, start in zip(many, starts) if start.wait(120)]
+        assert failed == []
+        for bundle in many:
+            guard.await_state(bundle.scope, "protected", 60)
+    short = {
+        bundle.id: lacking
+        for bundle in many
+        if (lacking := [device.rule for device in devices if not gate.has(bundle.cgroup, device)])
+    }
+    assert short == {}
+    assert_not_early(guard, [bundle.scope for bundle in many])
+    for bundle in many:
+        assert not (bundle.cgroup / SHIELD).exists()
+
+
+def test_short_containers(made: Bundles, launch: Launch) -> None:
+    """Containers that end while they settle run to their end and leave nothing behind."""
+    guard = launch(guard={**DEFAULTS, "settle": "50ms"}).start()
+    with reloading(made.node, 0.2):
+        for length in range(20):
+            bundle = made.make(argv=("/bin/sleep", str(length / 100)))
+            start = bundle.begin("run")
+            assert start.wait(60) == 0, bundle.said
+    until(lambda: not guard.samples("gpuguard_container_info"), 20, "the end of all containers to be seen")
+    assert list(made.node.path(f"{RUN}/ledger").iterdir()) == []
+    left = made.node.run(["systemctl", "list-units", "--all", "--plain", "--no-legend", "docker-*.scope"]).stdout
+    assert left == ""
+    hierarchy = made.node.path("/sys/fs/cgroup/devices" if made.node.mode == "v1" else "/sys/fs/cgroup")
+    assert [path.name for path in (hierarchy / "system.slice").glob("docker-*")] == []
