@@ -23,7 +23,6 @@ _APT = (
     "-o",
     "APT::Sandbox::User=root",
 )
-_QUIET = {"DEBIAN_FRONTEND": "noninteractive"}
 
 
 class Package:
@@ -42,15 +41,17 @@ class Package:
         self._file = f"{_DIRECTORY / name}.deb"
         node.run(["dpkg-deb", "--build", "--root-owner-group", str(_DIRECTORY / name), self._file])
 
-    def install(self) -> None:
-        """Install it by dpkg. Raises LabError."""
-        self._node.run(["dpkg", "--install", self._file], env=_QUIET)
+    @property
+    def by_dpkg(self) -> list[str]:
+        """The command that installs it by dpkg."""
+        return ["dpkg", "--install", self._file]
 
-    def install_by_apt(self) -> None:
-        """Install it by apt-get, which runs dpkg. Raises LabError."""
-        self._node.run(["apt-get", "install", "--yes", "--quiet", *_APT, self._file], env=_QUIET)
+    @property
+    def by_apt(self) -> list[str]:
+        """The command that installs it by apt-get, which runs dpkg."""
+        return ["apt-get", "install", "--yes", "--quiet", *_APT, self._file]
 
     def remove(self) -> None:
         """Remove it, and the file that it was installed from. Raises LabError."""
-        self._node.run(["dpkg", "--purge", self.name], env=_QUIET)
+        self._node.run(["dpkg", "--purge", self.name])
         self._node.run(["rm", "-rf", str(_DIRECTORY / self.name), self._file])
