@@ -162,7 +162,7 @@ class Causes:
             return Cause(reload.kind, self._systemd, caller, since=reload.began)
         if call is not None and self._fresh(call, at):
             waiting = requester if asked is not None and not _reloads(asked) and asked.concerns(unit) else ()
-            caller = waiting or call.caller or self._short_lived(unit, at)[0]
+            caller = waiting or self._as_seen(call.caller, at) or self._short_lived(unit, at)[0]
             # One that has just ended has no executable any more, and his parent may have.
             runtime = any(process.role is Role.RUNTIME for process in caller[:2])
             word = "runtime" if runtime else "property"
@@ -192,7 +192,7 @@ class Causes:
         """Return who asked for the reload that began then."""
         call = self._reload_call
         if call is not None and call.caller and began - _FRESH <= call.at:
-            return call.caller
+            return self._as_seen(call.caller, began)
         for lineage in self._askers(began - _FRESH):
             if _reloads(request_of(lineage[0].command)):
                 return lineage
@@ -202,6 +202,14 @@ class Causes:
         """Yield those who were seen asking systemd for something since then, the latest first."""
         yield from (lineage for at, lineage in reversed(self._waiting) if at >= since)
         yield from self.recent(since)
+
+    def _as_seen(self, caller: Lineage, at: float) -> Lineage:
+        """Return a caller as it was seen before: one that was about to end when the bus told of it is but a name."""
+        if caller and not caller[0].command:
+            for lineage in self._askers(at - _FRESH):
+                if lineage[0].pid == caller[0].pid:
+                    return lineage
+        return caller
 
     def _pending(self, call: _Call, at: float) -> bool:
         """Whether a reload was asked for and its signals have not come yet."""

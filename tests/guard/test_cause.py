@@ -152,3 +152,11 @@ def test_a_caller_who_was_gone_when_the_bus_told(causes: Causes) -> None:
     causes.programs_change(ProgramsChanged(1.2, "systemd", None, other))
     causes.programs_change(ProgramsChanged(1.3, "systemd"))
     assert causes.of_loss(UNIT, GROUP, 1.4) == Cause("property", SYSTEMD, caller, ("CPUShares",), 1.0)
+
+
+def test_a_caller_who_was_about_to_end_when_the_bus_told(causes: Causes) -> None:
+    """It is told as it was seen when it waited."""
+    causes.called(Called("Reload", None, (), ":1.9", 9), (Process(9, "systemctl"),), 0.9)
+    causes.programs_change(ProgramsChanged(0.95, "systemd", None, ASKER))
+    causes.reload_began(1.0)
+    assert causes.of_loss(UNIT, GROUP, 1.1).requester == ASKER
