@@ -34,7 +34,11 @@ _PATIENCE = 120.0  # seconds
 
 @dataclass
 class _Storm:
-    """What came of it. Times in ms; `lengths` are outages of the scopes that were looked at, `whole` of all."""
+    """What came of it.
+
+    Times in ms, but `lengths`, in µs: the outages of the scopes that were looked at; and `round` and `longest`, in ns:
+    of the looks at them.
+    """
 
     idle: float
     before: Usage
@@ -44,7 +48,8 @@ class _Storm:
     looks: int = 0
     reload: list[float] = field(default_factory=list)
     whole: list[float] = field(default_factory=list)
-    round_ms: list[float] = field(default_factory=list)
+    round: list[float] = field(default_factory=list)
+    longest: list[float] = field(default_factory=list)
     told: dict[str, float] = field(default_factory=dict)
 
 
@@ -58,7 +63,17 @@ def measure(node: Node, units: int, count: int, reloads: int, seconds: float) ->
                 stack.enter_context(realtime(node))
             found[name] = _storm(node, count, reloads, seconds, name)
     title = f"{loaded} loaded units, {count} GPU scopes, {reloads} reloads without a pause, cgroup v1"
-    seen = ("class", "outages seen", "median µs", "90 % below", "99 % below", "longest", "a look each")
+    seen = (
+        "class",
+        "outages seen",
+        "median µs",
+        "90 % below",
+        "99 % below",
+        "longest",
+        "99 % of all",
+        "a look each",
+        "longest look",
+    )
     rows = [[name, *_outages(one)] for name, one in found.items()]
     outages = table(f"{title}: outages of {_WATCHED} scopes at a time by turns, in µs", seen, rows)
     took = (
@@ -150,7 +165,8 @@ def _reload(
     for number, start, end in seen["gaps"]:
         lengths[number] = lengths.get(number, 0.0) + (end - start) / 1000
     storm.lengths += lengths.values()
-    storm.round_ms.append((ended - begun + 0.2) * 1e3 / seen["rounds"])
+    storm.round.append(seen["usual"])
+    storm.longest.append(seen["longest"])
 
 
 def _whole(list_: int) -> bool:
@@ -163,7 +179,7 @@ def _told(guard: Gpuguard) -> dict[str, float]:
     return {
         "losses": guard.total("gpuguard_outage_seconds_count"),
         "writes": guard.total("gpuguard_device_writes_total"),
-        "overflows": guard.total("gpuguard_source_overflows_total"),
+        "overflows": float(guard.daemon.output().count('"kind": "events_lost"')),
         "lines": float(guard.daemon.output().count("\n")),
     }
 
@@ -194,13 +210,25 @@ def _sampler(lists: Sequence[Path]) -> Iterator[subprocess.Popen[bytes]]:
 
 
 def _outages(storm: _Storm) -> list[str]:
+    """Return how many were seen, figures of these, and the hundredth of all, if those not seen had no length."""
     cells = [f"{len(storm.lengths)} of {storm.looks}"]
     if len(storm.lengths) > 1:
-        cuts = quantiles(storm.lengths, n=100, method="inclusive")
-        figures = (median(storm.lengths), cuts[89], cuts[98], max(storm.lengths))
+        cuts = _hundredths(storm.lengths)
+        unseen = [0.0] * (storm.looks - len(storm.lengths))
+        figures = (
+            median(storm.lengths),
+            cuts[89],
+            cuts[98],
+            max(storm.lengths),
+            _hundredths(storm.lengths + unseen)[98],
+        )
         cells += [f"{figure:,.0f}" for figure in figures]
-    cells += [""] * (5 - len(cells))
-    return [*cells, f"{median(storm.round_ms) * 1000:,.0f}"]
+    cells += [""] * (6 - len(cells))
+    return [*cells, f"{median(storm.round) / 1000:,.0f}", f"{max(storm.longest) / 1000:,.0f}"]
+
+
+def _hundredths(lengths: list[float]) -> list[float]:
+    return quantiles(lengths, n=100, method="inclusive")
 
 
 def _times(storm: _Storm) -> list[str]:
