@@ -146,8 +146,8 @@ class Writes:
         if again:
             scope.open.append(happening)
             self._timers.at(happening.at + _SECOND_LOOK, lambda: self._look_again(scope))
-        elif happening.pid or happening.restored or happening.refused or happening.error:
-            self._teller.over(happening)
+        else:
+            self._over([happening])
 
     def _look_again(self, scope: Scope) -> None:
         """Take the second look, unless all was found to be there already, or a later write has its own to come."""
@@ -167,8 +167,9 @@ class Writes:
         self._over(happenings)
 
     def _over(self, happenings: list[Happening]) -> None:
+        """Have them told; a look that nobody's write was the reason for, if something came of it."""
         for one in happenings:
-            if one.pid or one.restored or one.refused or one.error:
+            if one.denied or one.restored or one.refused or one.error:
                 self._teller.over(one)
 
     def _allowed(self) -> None:
@@ -297,7 +298,7 @@ class Writes:
         self._link.send(Overflow())
         for scope in self._scopes:
             if not scope.resting:
-                self._heal(Happening(scope, time.monotonic(), denied=True))
+                self._heal(Happening(scope, time.monotonic(), denied=False))
 
     def _rest(self, scope: Scope) -> None:
         """Stop listening for a while: whoever writes so often must not have a processor for himself."""
@@ -313,7 +314,7 @@ class Writes:
         except FanotifyError as error:
             self._blind(scope.watched, str(error))
             return
-        self._heal(Happening(scope, time.monotonic(), denied=True))
+        self._heal(Happening(scope, time.monotonic(), denied=False))
 
     def _drop(self, scope: Scope) -> None:
         """Let go of a scope; what is not told of it yet is told as it stands."""

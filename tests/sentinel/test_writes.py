@@ -136,6 +136,8 @@ class TestLosses:
         write = one(sentinel.writes())
         assert (write.restored, write.whole_at, write.after) == (frozenset(), None, RuleSet())
         assert listed(scope) == RuleSet()
+        (scope.cgroup / "devices.deny").write_text("a")
+        until(lambda: any(write.writer is None for write in sentinel.writes()), 5, "a write by nobody who can be seen")
 
 
 class TestDeclared:
