@@ -160,8 +160,8 @@ class Daemon:
             self._mode(settings),
             settings.to_toml(),
             self._trouble,
-            sources=recorder.sources(),
-            standing=recorder.sentinel,
+            sources=recorder.sources.report(),
+            standing=recorder.sources.standing,
             pid=os.getpid(),
         )
 

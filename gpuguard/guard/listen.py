@@ -9,6 +9,7 @@ from pathlib import PurePosixPath
 from gpuguard.guard.clock import Clock
 from gpuguard.guard.guard import Guard
 from gpuguard.guard.watch import Watch
+from gpuguard.kernel.executions import EXECUTIONS
 from gpuguard.kernel.processes import Processes
 from gpuguard.systemd import events
 from gpuguard.systemd.link import Link
@@ -116,10 +117,11 @@ class Listener:
     def _source(self, event: events.Event) -> None:
         recorder = self._guard.parts.recorder
         if isinstance(event, events.SourceUp):
-            recorder.source_up(event.source)
-            self._clock.hurry()
-            self.look_at_all()
+            recorder.sources.up(event.source)
+            if event.source != EXECUTIONS:  # what it missed are names, and no changes
+                self._clock.hurry()
+                self.look_at_all()
         elif isinstance(event, events.SourceDown):
             if event.source == events.SIGNALS:
                 self._guard.parts.causes.lost_sight()
-            recorder.source_down(event.source, event.reason)
+            recorder.sources.down(event.source, event.reason)

@@ -12,13 +12,13 @@ from structlog.typing import FilteringBoundLogger
 
 from gpuguard.guard.blame import blame, state_without
 from gpuguard.guard.mend import Deed
+from gpuguard.guard.record_sources import SourceRecorder
 from gpuguard.guard.scope import Outage, Scope
 from gpuguard.model.cause import Cause
-from gpuguard.model.reports import SourceReport
 from gpuguard.model.requester import chain
 from gpuguard.model.rule import Rule
 from gpuguard.model.state import State
-from gpuguard.model.write import Standing, Write
+from gpuguard.model.write import Write
 from gpuguard.report.kinds import KINDS, emit
 from gpuguard.report.metrics import Metrics
 
@@ -57,14 +57,15 @@ class Recorder:
     node_of: Callable[[Rule], Optional[str]]
     _told: dict[int, _Told] = field(default_factory=dict)
     _troubles: dict[str, tuple[str, float]] = field(default_factory=dict)
-    _down: dict[str, str] = field(default_factory=dict)
-    _up: set[str] = field(default_factory=set)
-    _standing: Optional[Standing] = None
+
+    def __post_init__(self) -> None:
+        """Have the sources told of in the same places."""
+        self.sources = SourceRecorder(self.metrics, self.log)
 
     def take_over(self, other: Recorder) -> None:
         """Go on from what another one has told: that is not told again."""
-        self._told, self._troubles, self._down = dict(other._told), dict(other._troubles), dict(other._down)
-        self._standing = other._standing
+        self._told, self._troubles = dict(other._told), dict(other._troubles)
+        self.sources.take_over(other.sources)
 
     def keep_only(self, inodes: Iterable[int]) -> None:
         """Forget what was told of scopes that are not there any more, by their control groups' inodes."""
@@ -135,21 +136,6 @@ class Recorder:
             emit(self.log, KINDS.revoked, **fields, devices=nodes)
         else:
             emit(self.log, KINDS.granted, **fields, devices=self._names(given))
-
-    def standing(self, standing: Standing) -> None:
-        """Tell how the sentinel runs."""
-        self.metrics.sentinel(standing.scheduling)
-        if standing != self._standing:
-            emit(self.log, KINDS.sentinel_standing, scheduling=standing.scheduling, reason=standing.reason)
-        self._standing = standing
-
-    def events_lost(self, source: str) -> None:
-        """Tell that the kernel had more to tell than was read."""
-        emit(self.log, KINDS.events_lost, source=source)
-
-    def device_event(self, action: str, subject: str) -> None:
-        """Tell that a device or its driver came or went."""
-        emit(self.log, KINDS.device_event, action=action, subject=subject)
 
     def observed(self, scope: Scope) -> None:
         """Tell what observe mode did not do."""
@@ -237,32 +223,6 @@ class Recorder:
         if scope.plan.lost and not scope.plan and told.error is None:
             names = self._names(scope.plan.lost)
             emit(self.log, KINDS.repair_failed, **self._fields(scope), devices=names, reason=scope.reason)
-
-    def source_up(self, source: str) -> None:
-        """Tell that an event source works."""
-        self.metrics.source_up(source, up=True)
-        self._up.add(source)
-        if self._down.pop(source, None) is not None:
-            emit(self.log, KINDS.source_up, source=source)
-
-    def source_down(self, source: str, reason: str) -> None:
-        """Tell that an event source works no more."""
-        self.metrics.source_up(source, up=False)
-        self._up.discard(source)
-        if self._down.get(source) != reason:
-            emit(self.log, KINDS.source_down, source=source, reason=reason)
-        self._down[source] = reason
-
-    def sources(self) -> tuple[SourceReport, ...]:
-        """Return which event sources work, and why the others do not."""
-        works = {source: SourceReport(source, up=True) for source in self._up}
-        broken = {source: SourceReport(source, up=False, reason=reason) for source, reason in self._down.items()}
-        return tuple(report for _, report in sorted({**works, **broken}.items()))
-
-    @property
-    def sentinel(self) -> Optional[Standing]:
-        """How the sentinel runs, as far as it has told."""
-        return self._standing
 
     def shield_removed(self, scope: Scope) -> None:
         """Tell that a shield is gone: one that was there for good, or that nobody held up any more."""

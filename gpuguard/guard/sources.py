@@ -80,7 +80,7 @@ class Sources:
         self._clock.soon()
         if event.action in _NEWS and (len(self._told) < _MOST_TOLD or now - self._told[0] > _WITHIN):
             self._told.append(now)
-            parts.recorder.device_event(event.action, _subject(event))
+            parts.recorder.sources.device(event.action, _subject(event))
 
 
 def _subject(event: DeviceEvent) -> str:

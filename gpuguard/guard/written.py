@@ -56,7 +56,7 @@ class Writes:
         """Take one message."""
         recorder = self._guard.parts.recorder
         if isinstance(told, Standing):
-            recorder.standing(told)
+            recorder.sources.stands(told)
             return
         recorder.metrics.source_event(SENTINEL)
         if isinstance(told, Write):
@@ -64,7 +64,7 @@ class Writes:
         elif isinstance(told, ProgramsChanged):
             self._hint(told)
         else:
-            recorder.events_lost(SENTINEL)
+            recorder.sources.lost(SENTINEL)
             self._look_at_all()
             self._clock.soon()
 

@@ -107,8 +107,8 @@ class Post:
             __version__,
             "enforce" if self._enforce else "observe",
             self._settings.to_toml(),
-            sources=recorder.sources(),
-            standing=recorder.sentinel,
+            sources=recorder.sources.report(),
+            standing=recorder.sources.standing,
             pid=os.getpid(),
         )
 

@@ -364,13 +364,13 @@ class TestTakingOver:
         it = a_scope(AT_RISK)
         told.recorder.judged(it, 100.0)
         told.recorder.trouble("/a", GpuguardError("x"))
-        told.recorder.source_down("signals", "hung up")
+        told.recorder.sources.down("signals", "hung up")
         told.log.clear()
         heir = told.heir()
         heir.judged(a_scope(AT_RISK), 101.0)
         heir.trouble("/a", GpuguardError("x"))
         assert told.log == []
-        heir.source_up("signals")
+        heir.sources.up("signals")
         assert told.kinds() == ["source_up"]
         assert told.value("gpuguard_drift_total", kind="at_risk") == 1
 
@@ -413,12 +413,32 @@ class TestRest:
 
     def test_a_source_that_comes_and_goes(self, told: Told) -> None:
         """The first start is no news; an end is, and the return after it."""
-        told.recorder.source_up("signals")
+        told.recorder.sources.up("signals")
         assert (told.log, told.value("gpuguard_source_up", source="signals")) == ([], 1)
-        told.recorder.source_down("signals", "hung up")
+        told.recorder.sources.down("signals", "hung up")
         assert told.value("gpuguard_source_up", source="signals") == 0
-        told.recorder.source_up("signals")
+        told.recorder.sources.up("signals")
         assert told.kinds() == ["source_down", "source_up"]
+
+    def test_a_source_that_rests_often_is_told_of_once(self, told: Told) -> None:
+        """Where very many programs are started the source of them rests again and again."""
+        for _ in range(20):
+            told.recorder.sources.down("executions", "too many")
+            told.recorder.sources.up("executions")
+        assert told.kinds() == ["source_down", "source_up"]
+
+    def test_lost_events_are_told_of_once_in_a_while(self, told: Told) -> None:
+        """Who makes very many events makes no more entries than others."""
+        for _ in range(20):
+            told.recorder.sources.lost("sentinel")
+        assert told.kinds() == ["events_lost"]
+
+    def test_which_sources_work(self, told: Told) -> None:
+        """The report names each source that was heard of, and why one does not work."""
+        told.recorder.sources.up("signals")
+        told.recorder.sources.down("monitor", "hung up")
+        reports = [(one.name, one.up, one.reason) for one in told.recorder.sources.report()]
+        assert reports == [("monitor", False, "hung up"), ("signals", True, None)]
 
     def test_a_trouble_is_told_until_it_changes(self, told: Told) -> None:
         """The same trouble of a scope is told once, another one or another scope's is told too."""
