@@ -24,7 +24,7 @@ _FORKED_AND_NO_MORE = 0x40
 # A container that starts is a few processes: the runtime's and those of a hook. In a sub-group by crun, and by systemd.
 _MOST_PROCESSES = 64
 _MOST_GROUPS = 64
-_PROCS_BYTES = 4096
+_MOST_BYTES = 4096
 
 
 class _Unclear(Exception):  # noqa: N818 - an answer, not an error
@@ -76,11 +76,7 @@ class StartPhase:
     def _members(self, group: str) -> Iterator[_Member]:
         """Yield the processes of one group, but for those that have just ended. Raises _Unclear."""
         try:
-            descriptor = os.open(f"{group}/cgroup.procs", os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW)
-            try:
-                pids = os.read(descriptor, _PROCS_BYTES).split()
-            finally:
-                os.close(descriptor)
+            pids = _read(f"{group}/cgroup.procs").split()
         except OSError as error:
             raise _Unclear from error
         for pid in map(int, pids[: _MOST_PROCESSES + 1]):
@@ -91,7 +87,7 @@ class StartPhase:
 
     def _member(self, pid: int) -> _Member:
         try:
-            text = (self._proc / str(pid) / "stat").read_text(encoding="ascii", errors="replace")
+            text = _read(f"{self._proc}/{pid}/stat").decode("ascii", "replace")
             # The name may hold anything, parentheses and spaces too.
             before, _, after = text.rpartition(")")
             fields = after.split()
@@ -108,3 +104,11 @@ class StartPhase:
             return str((self._proc / str(member.pid) / "exe").readlink()).startswith(_COPY)
         except OSError:
             return False
+
+
+def _read(path: str) -> bytes:
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW)
+    try:
+        return os.read(descriptor, _MOST_BYTES)
+    finally:
+        os.close(descriptor)
