@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import shlex
 import shutil
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -180,11 +181,12 @@ def test_told(node: Node, gpu_scope: MakeScope, guard: Gpuguard, job: Job, name:
         outermost = requester.split(" ← ")[-1] if requester else "unknown"
         assert guard.total("gpuguard_drift_total", kind="lost", cause=cause, writer=writer) >= 1
         assert guard.total("gpuguard_drift_requests_total", cause=cause, requester=outermost) >= 1
-        if requester == chains[0]:
+        properties = tuple(event.get("property", ()))
+        assert properties in {trigger.properties, ()}
+        if (requester, properties) == (chains[0], trigger.properties):
             break
     else:
         assert trigger.fleeting
-    assert tuple(event.get("property", ())) in {trigger.properties, ()}
 
 
 @pytest.mark.usefixtures("unit")
@@ -203,7 +205,8 @@ def test_explained(node: Node, gpu_scope: MakeScope, launch: Launch, job: Job, n
         assert found["cause"] == trigger.cause or (found["cause"] == "unknown" and not found["request"])
         if found["cause"] != "unknown":
             assert program(found["writer"]["name"]) == trigger.writer
-            assert tuple(found["properties"]) == trigger.properties
+            # The bus may tell later than it is asked here; the command line of systemctl has them.
+            assert tuple(found["properties"]) in {trigger.properties, () if "bus" in name else trigger.properties}
         if found["request"] == chains[0]:
             break
     else:
@@ -234,6 +237,7 @@ def test_a_runtime(engine: Engine, guard: Gpuguard) -> None:
         container = engine.run(f"trainer{number}")
         hook.allow(container.cgroup, GPU0)
         guard.await_state(container.scope, "at-risk")
+        time.sleep(2)  # what it asked for at its start is still fresh until then
         container.update_cpu_shares(512)
         event = told(guard, "repaired", container.scope)
         if event["cause"] == "runtime":
