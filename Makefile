@@ -32,7 +32,7 @@ lint: .venv/ready ## format, lint, types, shell scripts, and which module may im
 	.venv/bin/lint-imports
 	.venv/bin/shellcheck --external-sources tools/* .ci/run
 
-bench: packages .venv/ready ## measure outages, gaps and the daemon's cost (root, some 10 minutes), e.g. ARGS="gaps --gaps 100"
+bench: packages .venv/ready ## measure outages and what gpuguard costs (root, an hour for all), e.g. ARGS="first-loss --samples 500"
 	@$(VENV) -m tests.bench $(ARGS)
 
 install: ## install on this machine and start guarding it; needs root and systemd

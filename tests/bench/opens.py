@@ -17,7 +17,7 @@ from tests.lab.poll import until
 from tests.lab.prober import Prober, Report
 
 _AROUND = 0.05  # seconds
-_PACE = 2.0  # of reloads: 20 of them are a million opens
+_PACE = 1.0  # of reloads: 20 of them are more than a million opens
 _PATIENCE = 30.0
 _RELOAD = "daemon-reload"
 
