@@ -228,3 +228,45 @@ class TestOthers:
         """The look tells of it, with its pause."""
         desk.scope.verdict = Verdict(State.PARTIAL, lost=rules(GPU0))
         assert await desk.take(replace(changed(None, BASICS, GPU1), refused=True)) == [GROUP]
+
+
+class TestGrowing:
+    """What is seen at a write while a container starts."""
+
+    async def test_is_learnt_though_it_is_gone(self, desk: Desk) -> None:
+        """A hook's rule that a reload has taken away before anybody looked is learnt provisionally, and looked for."""
+        desk.scope.entitled = entitled(GPU0, settled=False)
+        assert await desk.take(changed(SYSTEMD, BASICS)) == [GROUP]
+        assert desk.scope.entitled.rules == rules(GPU0, GPU1)
+        assert not desk.scope.entitled.settled
+
+    async def test_is_learnt_of_a_scope_that_had_none(self, desk: Desk) -> None:
+        """Also the first one."""
+        desk.scope.entitled = None
+        assert await desk.take(changed(None, BASICS, GPU1, denied=False)) == [GROUP]
+        learnt = desk.post.guard.scopes[GROUP].entitled
+        assert learnt is not None
+        assert learnt.rules == rules(GPU0, GPU1)
+
+    @pytest.mark.invariant(1)
+    async def test_is_not_learnt_of_one_that_has_settled(self, desk: Desk) -> None:
+        """What has settled does not grow by what the kernel's list happens to hold."""
+        desk.scope.entitled = settled = entitled(GPU0)
+        await desk.take(changed(SYSTEMD, BASICS, GPU0))
+        assert desk.scope.entitled is settled
+
+    @pytest.mark.invariant(5)
+    async def test_is_not_learnt_of_a_service(self, desk: Desk) -> None:
+        """The list before a write may be that of the service's last run."""
+        desk.scope.entitled = known = entitled(GPU0, settled=False)
+        desk.scope.target = replace(desk.scope.target, unit="gpu.service")
+        await desk.take(changed(SYSTEMD, BASICS, GPU0))
+        assert desk.scope.entitled is known
+
+    @pytest.mark.invariant(4)
+    @pytest.mark.parametrize("seen", [None, RuleSet(unrestricted=True)])
+    async def test_is_not_learnt_of_no_list(self, desk: Desk, seen: Optional[RuleSet]) -> None:
+        """A list that was not read, and one without a filter, teach nothing."""
+        desk.scope.entitled = None
+        await desk.take(Write(GROUP, 7, time.monotonic(), denied=False, before=seen, after=seen))
+        assert desk.scope.entitled is None

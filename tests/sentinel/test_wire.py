@@ -33,7 +33,7 @@ PROCESSES = st.builds(
 )
 CHAINS = st.lists(PROCESSES, max_size=3).map(tuple)
 MESSAGES: st.SearchStrategy[Message] = st.one_of(
-    st.builds(Watched, TEXT, NUMBERS, RULES, RULES, st.booleans()),
+    st.builds(Watched, TEXT, NUMBERS, RULES, RULES, st.booleans(), st.booleans()),
     st.builds(Forget, TEXT),
     st.builds(Ping, NUMBERS),
     st.builds(Pong, NUMBERS),
