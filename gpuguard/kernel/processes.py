@@ -65,6 +65,10 @@ class Processes:
         finally:
             os.close(directory)
 
+    def runs(self, pid: int) -> bool:
+        """Whether a process is running, or waits for nothing but a processor (state R of /proc/PID/stat, proc(5))."""
+        return self._bytes(f"{pid}/stat").rpartition(b")")[2].split()[:1] == [b"R"]
+
     def lineage(self, pid: int, limit: int = _LIMIT) -> tuple[Process, ...]:
         """Return a process and its ancestors below PID 1, nearest first, at most `limit`; () when it is gone."""
         line: list[Process] = []

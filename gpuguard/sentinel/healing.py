@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 
 from gpuguard.model.process import Role
 from gpuguard.model.revocation import on_purpose
@@ -31,14 +32,16 @@ def at_once(happening: Happening) -> bool:
     return bool(lacking.later)
 
 
-def the_rest(happenings: list[Happening]) -> bool:
+def the_rest(happenings: list[Happening], runs: Callable[[int], bool]) -> bool:
     """Look again; write back all that is still missing, and say in each of `happenings` how it went.
 
-    Nothing is written, and True returned, while systemd is still at it. Raises CgroupGoneError, CgroupUnreadableError.
+    Nothing is written, and True returned, while systemd is still at it: `runs` tells whether a process is running, or
+    would if others had not its processor. Raises CgroupGoneError, CgroupUnreadableError.
     """
     first = happenings[0]
+    at_work = _by_systemd_lately(happenings) and runs(_SYSTEMD)  # asked before the list, which it may end meanwhile
     lacking = first.scope.look()
-    if lacking and _at_work(happenings):
+    if lacking and at_work:
         return True
     if lacking and first.scope.watched.heal:
         # systemd's own rewrite counts for nobody.
@@ -51,18 +54,10 @@ def the_rest(happenings: list[Happening]) -> bool:
     return False
 
 
-def _at_work(happenings: list[Happening]) -> bool:
-    """Whether systemd is in the middle of its rewrite: what it has to give to everybody is not all there yet either.
-
-    It writes one rule after the other, and others may have its processor meanwhile.
-    """
+def _by_systemd_lately(happenings: list[Happening]) -> bool:
+    """Whether systemd may be in the middle of its rewrite: it writes one rule after the other."""
     last = happenings[-1]
-    if last.pid != _SYSTEMD or time.monotonic() - last.at > _LONGEST_REWRITE:
-        return False
-    before, now = known(happenings[0].before), known(last.scope.seen)
-    if before is None or now is None:
-        return False
-    return bool(now.missing(before.rules - last.scope.entitled))
+    return last.pid == _SYSTEMD and time.monotonic() - last.at <= _LONGEST_REWRITE
 
 
 def whole(happenings: list[Happening]) -> None:

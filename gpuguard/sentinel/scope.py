@@ -15,6 +15,8 @@ from gpuguard.sentinel.lists import Missing, known, missing, parse, same
 # Events of one scope in a second: a rewrite by systemd is one of a deny and some 12 of allows.
 _MOST_DENIES = 500
 _MOST_EVENTS = 5000
+# Lists of one scope; a rewrite shows some 13.
+_MOST_ANSWERS = 64
 
 
 @dataclass
@@ -72,6 +74,8 @@ class Scope:
     open: list[Happening] = field(default_factory=list)
     writers: dict[int, Optional[Process]] = field(default_factory=dict)
     """Of devices.allow, since the last look at what they wrote."""
+    answers: dict[bytes, tuple[bytes, ...]] = field(default_factory=dict)
+    """What to write at once where the list is one that was seen before."""
     settling: bool = False
     settled: Optional[bytes] = None
     """While `settling`: its list before that."""
@@ -103,7 +107,24 @@ class Scope:
         if self.revoked and self.revoked != (still := parse(text).missing(self.revoked)):
             self.revoked = still
             self._want()
+        lacking = self.lacking(text)
+        if self.watched.heal and len(self.answers) < _MOST_ANSWERS:
+            self.answers[text] = lacking.lines
+        return lacking
+
+    def lacking(self, text: bytes) -> Missing:
+        """Return what a list lacks. Raises CgroupUnreadableError."""
         return missing(text, self._undeclared, self._declared)
+
+    def quick(self) -> Optional[tuple[bytes, str]]:
+        """Write back at once what the list lacks, if it is one that was seen before.
+
+        Return the list as it was, and why something could not be written; None when nothing was. Raises
+        CgroupGoneError, CgroupUnreadableError.
+        """
+        text = self.files.read()
+        lines = self.answers.get(text)
+        return (text, self.files.write(lines)) if lines else None
 
     def respect(self, rules: frozenset[Rule]) -> None:
         """Let these be away: somebody meant it."""
@@ -119,5 +140,6 @@ class Scope:
         return self._denies > _MOST_DENIES or self._events > _MOST_EVENTS
 
     def _want(self) -> None:
+        self.answers.clear()
         self._undeclared = same(self.watched.undeclared - self.revoked)
         self._declared = same(self.watched.declared - self.revoked - self.watched.undeclared)

@@ -45,6 +45,10 @@ class Teller:
         """Return the process that wrote, None when it is gone or cannot be seen."""
         return self._processes.read(pid) if pid > 0 else None
 
+    def runs(self, pid: int) -> bool:
+        """Whether a process is running, or waits for nothing but a processor."""
+        return self._processes.runs(pid)
+
     def happened(self, happening: Happening) -> None:
         """Have somebody's name found, as long as he is there."""
         if happening.pid:

@@ -155,7 +155,7 @@ class Writes:
             return
         happenings, scope.open = scope.open, []
         try:
-            if healing.the_rest(happenings):
+            if healing.the_rest(happenings, self._teller.runs):
                 scope.open = happenings + scope.open
                 self._timers.after(_SECOND_LOOK, lambda: self._look_again(scope))
                 return

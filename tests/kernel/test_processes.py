@@ -404,3 +404,13 @@ def test_in_a_node(node: Node) -> None:
     daemon = node.daemon([sys.executable, "-c", script])
     assert daemon.wait(10) == 0, daemon.output()
     assert daemon.output().split() == ["asker.service", "Role.HOST"]
+
+
+def test_who_runs() -> None:
+    """A process that asks runs; one that sleeps, or is no more, does not."""
+    processes = Processes(Path("/proc"))
+    assert processes.runs(os.getpid())
+    with subprocess.Popen(["sleep", "60"]) as sleeper:
+        until(lambda: not processes.runs(sleeper.pid), 10, "it to sleep")
+        sleeper.kill()
+    assert not processes.runs(sleeper.pid)

@@ -65,31 +65,32 @@ def test_what_systemd_does_not_know_is_given_back_at_once() -> None:
 
 
 @pytest.mark.invariant(8)
-def test_while_systemd_is_at_it_nothing_is_written() -> None:
-    """As long as what it has for everybody is not there either, it has not come to the devices."""
+@pytest.mark.parametrize("there", [(), BASICS[:1], BASICS])
+def test_while_systemd_is_at_it_nothing_is_written(there: tuple[str, ...]) -> None:
+    """However far it has come: others may have its processor between two rules."""
     files = Files(*BASICS, GPU1)
     scope = a_scope(files, declared=(GPU1,))
     files.lines = []
     one = happening(scope)
     assert healing.at_once(one)
-    files.lines = [BASICS[0]]
-    assert healing.the_rest([one])
+    files.lines = [*there]
+    assert healing.the_rest([one], lambda _: True)
     files.lines = [*BASICS, GPU1]
-    assert not healing.the_rest([one])
+    assert not healing.the_rest([one], lambda _: True)
     assert files.written == []
     assert one.whole_at is not None
     assert one.restored == frozenset()
 
 
 def test_when_systemd_has_passed_a_rule_over_it_is_written() -> None:
-    """All else is there again: systemd is done, and has not given what it was thought to know."""
+    """It waits for something else by now: it is done, and has not given what it was thought to know."""
     files = Files(*BASICS, GPU1)
     scope = a_scope(files, declared=(GPU1,))
     files.lines = []
     one = happening(scope)
     assert healing.at_once(one)
     files.lines = [*BASICS]
-    assert not healing.the_rest([one])
+    assert not healing.the_rest([one], lambda _: False)
     assert (files.written, one.restored) == ([GPU1], rules(GPU1))
 
 
@@ -100,7 +101,19 @@ def test_one_that_takes_for_ever_is_not_waited_for() -> None:
     files.lines = []
     one = happening(scope, ago=0.06)
     assert healing.at_once(one)
-    assert not healing.the_rest([one])
+    assert not healing.the_rest([one], lambda _: True)
+    assert files.written == [GPU1]
+
+
+@pytest.mark.parametrize("pid", [OTHER, 0])
+def test_others_are_not_waited_for(pid: int) -> None:
+    """Only systemd gives back what it takes."""
+    files = Files(*BASICS, GPU1)
+    scope = a_scope(files, declared=(GPU1,))
+    files.lines = []
+    one = happening(scope, pid)
+    assert healing.at_once(one)
+    assert not healing.the_rest([one], lambda _: True)
     assert files.written == [GPU1]
 
 
