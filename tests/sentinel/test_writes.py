@@ -218,7 +218,7 @@ class TestGrowing:
     """A scope that is given its rules just now."""
 
     def test_what_was_there_for_a_moment_is_told(self, sentinel: Driven, scope: Scope) -> None:
-        """A rule that is taken away 2 ms after it was written was in the list before that, mostly: machines are busy."""
+        """A rule that is taken away 2 ms after it was written was in the list before. Mostly: machines are busy."""
         sentinel.tell(Watched(group(scope), inode(scope), heal=False, growing=True))
         seen = 0
         for _ in range(TRIES):
