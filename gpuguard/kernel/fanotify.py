@@ -86,10 +86,9 @@ class Fanotify:
                 yield None
                 continue
             try:
-                inode = os.fstat(fd).st_ino
+                yield Event(os.fstat(fd).st_ino, pid)
             finally:
                 os.close(fd)
-            yield Event(inode, pid)
 
     def close(self) -> None:
         """End it; its marks go with it."""

@@ -77,9 +77,12 @@ class Writes:
         poll = select.poll()
         poll.register(self._scopes.denies, select.POLLIN)
         poll.register(self._scopes.allows, select.POLLIN)
+        denies = self._scopes.denies.fileno()
         while True:
             poll.register(self._link, select.POLLIN | (select.POLLOUT if self._link.full else 0))
             ready = dict(poll.poll(self._patience()))
+            if denies in ready:
+                self._read_denies()
             self._attend()
             if self._link.fileno() in ready:
                 self._link.flush()
@@ -109,12 +112,15 @@ class Writes:
     def _attend(self) -> None:
         """Do what cannot wait: heal, and look again where it is time."""
         while self._urgent.poll(0):
-            for event in self._scopes.denies.read():
-                if event is None:
-                    self._lost()
-                else:
-                    self._denied(event)
+            self._read_denies()
         self._timers.run()
+
+    def _read_denies(self) -> None:
+        for event in self._scopes.denies.read():
+            if event is None:
+                self._lost()
+            else:
+                self._denied(event)
 
     def _denied(self, event: Event) -> None:
         at = time.monotonic()
@@ -124,20 +130,29 @@ class Writes:
         if event.pid in self._own:
             self._settle(scope)
             return
-        happening = Happening(scope, at, denied=True, pid=event.pid)
         if event.pid == _SYSTEMD:
+            done = self._quick(scope)
+            happening = Happening(scope, at, denied=True, pid=_SYSTEMD)
             scope.rewritten_at = at
         else:
-            happening.writer = self._teller.identify(event.pid)
-        self._heal(happening)
+            done = None
+            happening = Happening(scope, at, denied=True, pid=event.pid, writer=self._teller.identify(event.pid))
+        self._heal(happening, done)
         self._teller.happened(happening)
         if scope.too_many(at, denied=True):
             self._rest(scope)
 
-    def _heal(self, happening: Happening) -> None:
+    def _quick(self, scope: Scope) -> Optional[tuple[bytes, str]]:
+        """Do the usual thing before anything else, even before it is noted down."""
+        try:
+            return scope.quick()
+        except (CgroupGoneError, CgroupUnreadableError):
+            return None  # the look that follows tells
+
+    def _heal(self, happening: Happening, done: Optional[tuple[bytes, str]] = None) -> None:
         scope = happening.scope
         try:
-            again = healing.at_once(happening)
+            again = healing.at_once(happening, done)
         except CgroupGoneError:
             self._drop(scope)
             return
