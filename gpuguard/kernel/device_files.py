@@ -47,7 +47,13 @@ class DeviceFiles:
 
     def write(self, rules: Iterable[bytes]) -> str:
         """Allow each rule, and return why some could not be, "" when all could. Raises CgroupGoneError."""
-        return next(filter(None, [self._write(rule) for rule in rules]), "")
+        rules = tuple(rules)
+        try:
+            for rule in rules:
+                os.write(self.allow, rule)
+        except OSError:  # those after it are to be written all the same; one that is there already may be written again
+            return next(filter(None, [self._write(rule) for rule in rules]), "")
+        return ""
 
     def _write(self, rule: bytes) -> str:
         try:

@@ -11,7 +11,7 @@ import errno
 import os
 import struct
 from collections.abc import Iterator
-from typing import NamedTuple, Optional
+from typing import Optional
 
 from gpuguard.errors import FanotifyError
 
@@ -30,13 +30,6 @@ _GONE = frozenset({errno.ENODEV, errno.ENOENT, errno.ESTALE, errno.ENXIO})
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc.fanotify_mark.argtypes = (ctypes.c_int, ctypes.c_uint, ctypes.c_uint64, ctypes.c_int, ctypes.c_char_p)
-
-
-class Event(NamedTuple):
-    """A write to the file with this inode. `pid` is 0 for a process outside the reader's pid namespace."""
-
-    inode: int
-    pid: int
 
 
 class Fanotify:
@@ -66,10 +59,11 @@ class Fanotify:
         if _libc.fanotify_mark(self._fd, _MARK_REMOVE, _MODIFY, fd, _NO_PATH) and ctypes.get_errno() != errno.ENOENT:
             raise _error("cannot stop watching a file for writes")
 
-    def read(self) -> Iterator[Optional[Event]]:
+    def read(self) -> Iterator[Optional[tuple[int, int]]]:
         """Yield what the queue holds, at most 64 events; None stands for any number that got lost.
 
-        Go through it to its end: each event has a descriptor, closed as it is yielded.
+        An event is the inode of the written file and the number of the process that wrote, 0 for one outside this
+        one's pid namespace. Go through it to its end: each event has a descriptor, closed as it is yielded.
         """
         try:
             events = os.read(self._fd, _AT_ONCE)
@@ -86,7 +80,7 @@ class Fanotify:
                 yield None
                 continue
             try:
-                yield Event(os.fstat(fd).st_ino, pid)
+                yield os.fstat(fd).st_ino, pid
             finally:
                 os.close(fd)
 

@@ -8,7 +8,6 @@ import time
 from typing import NoReturn, Optional
 
 from gpuguard.errors import CgroupGoneError, CgroupUnreadableError, FanotifyError
-from gpuguard.kernel.fanotify import Event
 from gpuguard.model.write import Watched
 from gpuguard.sentinel import healing
 from gpuguard.sentinel.link import Link
@@ -120,23 +119,23 @@ class Writes:
             if event is None:
                 self._lost()
             else:
-                self._denied(event)
+                self._denied(*event)
 
-    def _denied(self, event: Event) -> None:
+    def _denied(self, inode: int, pid: int) -> None:
         at = time.monotonic()
-        scope = self._scopes.of_file(event.inode)
+        scope = self._scopes.of_file(inode)
         if scope is None:
             return
-        if event.pid in self._own:
-            self._settle(scope)
-            return
-        if event.pid == _SYSTEMD:
+        if pid == _SYSTEMD:
             done = self._quick(scope)
             happening = Happening(scope, at, denied=True, pid=_SYSTEMD)
             scope.rewritten_at = at
+        elif pid in self._own:
+            self._settle(scope)
+            return
         else:
             done = None
-            happening = Happening(scope, at, denied=True, pid=event.pid, writer=self._teller.identify(event.pid))
+            happening = Happening(scope, at, denied=True, pid=pid, writer=self._teller.identify(pid))
         self._heal(happening, done)
         self._teller.happened(happening)
         if scope.too_many(at, denied=True):
@@ -192,18 +191,19 @@ class Writes:
             if event is None:
                 self._lost()
                 continue
-            scope = self._scopes.of_file(event.inode)
+            inode, pid = event
+            scope = self._scopes.of_file(inode)
             if scope is None:
                 continue
             at = time.monotonic()
-            if event.pid != os.getpid():
+            if pid != os.getpid():
                 self._settle(scope)
-            if scope.open or (scope.watched.growing and event.pid not in self._own):
+            if scope.open or (scope.watched.growing and pid not in self._own):
                 self._perhaps_whole(scope)
-            if event.pid not in self._own and event.pid not in scope.writers:
-                rewrites = event.pid == _SYSTEMD and at - scope.rewritten_at < _REWRITE
+            if pid not in self._own and pid not in scope.writers:
+                rewrites = pid == _SYSTEMD and at - scope.rewritten_at < _REWRITE
                 if not rewrites:
-                    scope.writers[event.pid] = self._teller.identify(event.pid)
+                    scope.writers[pid] = self._teller.identify(pid)
             if scope.too_many(at, denied=False):
                 self._rest(scope)
             self._attend()

@@ -11,7 +11,7 @@ import pytest
 
 from gpuguard.errors import FanotifyError
 from gpuguard.kernel import fanotify
-from gpuguard.kernel.fanotify import Event, Fanotify
+from gpuguard.kernel.fanotify import Fanotify
 from tests.kernel.groups import Groups
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root: fanotify needs CAP_SYS_ADMIN")
@@ -43,7 +43,7 @@ def test_a_write_is_told_with_the_writer(watch: Fanotify, file: tuple[Path, int]
     other = subprocess.Popen(["sh", "-c", 'echo x > "$0"', path])
     other.wait()
     inode = path.stat().st_ino
-    assert list(watch.read()) == [Event(inode, os.getpid()), Event(inode, other.pid)]
+    assert list(watch.read()) == [(inode, os.getpid()), (inode, other.pid)]
     assert not list(watch.read())
 
 
@@ -62,7 +62,7 @@ def test_the_file_of_a_cgroup(watch: Fanotify, kernel: Groups) -> None:
     watch.mark(fd)
     kernel.deny(kernel.scope, "a")
     kernel.allow(kernel.scope, "c 1:3 r")
-    assert list(watch.read()) == [Event(os.fstat(fd).st_ino, os.getpid())]
+    assert list(watch.read()) == [(os.fstat(fd).st_ino, os.getpid())]
     os.close(fd)
 
 
@@ -81,7 +81,7 @@ def test_a_cgroup_that_is_gone(watch: Fanotify, kernel: Groups) -> None:
     fd = os.open(kernel.path(other) / "devices.deny", os.O_WRONLY)
     watch.mark(fd)
     kernel.deny(other, "a")
-    assert [event and event.inode for event in watch.read()] == [os.fstat(fd).st_ino]
+    assert [event and event[0] for event in watch.read()] == [os.fstat(fd).st_ino]
     os.close(fd)
 
 
