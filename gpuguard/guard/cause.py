@@ -22,6 +22,7 @@ _MAX_UNITS = 1024
 # Those who were seen waiting for systemd: not at each of the changes that it made for them.
 _MAX_WAITING = 16
 _RELOADING = frozenset({"Reload", "Reexecute"})
+_SETTING = "SetUnitProperties"
 _WORDS = {Role.RUNTIME: "runtime", Role.HOST: "manual", Role.CONTAINER: "manual"}
 
 _Value = TypeVar("_Value")
@@ -66,10 +67,12 @@ class Causes:
         self.recent = recent
         self._systemd = systemd
 
-    def reload_began(self, now: float) -> None:
-        """Note Reloading(true)."""
+    def reload_began(self, now: float, asker: Lineage = ()) -> None:
+        """Note Reloading(true), and who was seen waiting for it."""
         self._began = now
         self._replaced = False
+        if asker:
+            self._waiting.append((now, asker))
 
     def manager_replaced(self) -> None:
         """Note that a new process has taken systemd's name on the bus, as a daemon-reexec makes it."""
@@ -96,7 +99,7 @@ class Causes:
         """Note that somebody asked systemd over the bus for something that rewrites device rules."""
         if call.member in _RELOADING:
             self._reload_call = _Call(now, caller)
-        elif call.unit is not None:
+        elif call.unit is not None and call.member == _SETTING:
             _keep(self._calls, call.unit, _Call(now, caller, call.properties))
 
     def declared(self, unit: str, by: Lineage, now: float) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Sequence
 from pathlib import PurePosixPath
 
 from gpuguard.guard.clock import Clock
@@ -11,12 +12,15 @@ from gpuguard.guard.guard import Guard
 from gpuguard.guard.watch import Watch
 from gpuguard.kernel.executions import EXECUTIONS
 from gpuguard.kernel.processes import Processes
+from gpuguard.model.requester import request_of
 from gpuguard.systemd import events
 from gpuguard.systemd.link import Link
 
 # The monitor shows a call before systemd has carried it out, which takes it a millisecond or, when it
 # is busy, seconds. What happens later than that the clock sees.
 _AFTER_CALL = (0.02, 0.2, 1.0)
+# Seconds for a search among the processes, during which nothing else is done.
+_SEARCH = 0.005
 
 
 class Listener:
@@ -61,7 +65,8 @@ class Listener:
         if isinstance(event, events.ManagerReplaced):
             causes.manager_replaced()
         elif isinstance(event, events.Reloading) and event.active:
-            causes.reload_began(now)
+            # systemctl waits, for a reexec only until that begins, which this is.
+            causes.reload_began(now, self._processes.requester(_reloads, _SEARCH))
         elif isinstance(event, events.Reloading):
             # Sent after the device lists were rewritten (systemd's manager_dispatch_dbus_queue).
             self._guard.parts.recorder.metrics.reload(causes.reload_ended(now))
@@ -125,3 +130,8 @@ class Listener:
             if event.source == events.SIGNALS:
                 self._guard.parts.causes.lost_sight()
             recorder.sources.down(event.source, event.reason)
+
+
+def _reloads(command: Sequence[str]) -> bool:
+    asked = request_of(command)
+    return asked is not None and asked.cause in {"reload", "reexec"}

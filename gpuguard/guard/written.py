@@ -14,6 +14,7 @@ from gpuguard.guard.guard import Guard
 from gpuguard.guard.scope import Scope
 from gpuguard.guard.sentinel import SENTINEL, Told
 from gpuguard.guard.watch import Watch
+from gpuguard.model.cause import Cause
 from gpuguard.model.entitlement import grant, learn, release
 from gpuguard.model.observation import Observation
 from gpuguard.model.process import Process, Role
@@ -88,7 +89,7 @@ class Writes:
         if changed or write.restored or write.refused or write.error or _short_of(scope, write):
             self._watch.want(write.control_group, fresh=False)
         began = time.monotonic()
-        if len(self._later) >= _MAX_LATER or guard.parts.causes.of_write(_unit(scope), write).requester:
+        if len(self._later) >= _MAX_LATER or _clear(guard.parts.causes.of_write(_unit(scope), write)):
             self._tell(scope, write, 0.0)
         else:
             self._in(_GRACE, lambda: self._tell(scope, write, began))
@@ -180,6 +181,11 @@ class Writes:
 
         handle = asyncio.get_running_loop().call_later(delay, due)
         self._later.add(handle)
+
+
+def _clear(cause: Cause) -> bool:
+    """Whether nothing more can be heard of what a write is put down to."""
+    return bool(cause.requester) and (cause.cause != "property" or bool(cause.properties))
 
 
 def _unit(scope: Scope) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Callable
 
 import pytest
@@ -14,6 +15,7 @@ from tests.e2e.witness import Witness
 from tests.lab.containers import Container, Docker, Engine
 from tests.lab.devices import GPU0, GPU1
 from tests.lab.node import Node
+from tests.lab.poll import until
 from tests.lab.prober import Prober, Report
 
 DEVICES = hooks.DEVICES
@@ -118,7 +120,9 @@ def test_lost_devices_come_back_and_stay(engine: Engine, prober: Prober, launch:
 
             assert denied_after(prober, container, trigger.within) == [], guard.events(scope=container.scope)
             guard.await_state(container.scope, "protected")
-            # systemd may write again after a reexec, between the repair and the declaration.
+            # What was given back at the write is told when it is known why; systemd may write again after a reexec,
+            # between the repair and the declaration.
+            until(partial(guard.events, "lost", scope=container.scope), 20, "the loss to be told")
             assert len(guard.events("lost", scope=container.scope)) in {1, 2}
             assert guard.total("gpuguard_drift_total", kind="lost") == len(guard.events("lost"))
             repaired.check()

@@ -26,6 +26,8 @@ BLOCKS_ON_PURPOSE = {
     "gpuguard/kernel/start_phase.py": {"starting"},
     # One small file on the tmpfs at /run, when a container comes, settles, loses devices for the first time, or ends.
     "gpuguard/guard/ledger.py": {"open", "load", "save", "forget"},
+    # The processes that may have asked systemd, once for each reload and each call, for some milliseconds at most.
+    "gpuguard/kernel/processes.py": {"_bytes", "_link", "_youngest_first"},
     # A unit's files, likewise in /run but for an administrator's drop-ins: some 60 look-ups of directories.
     "gpuguard/systemd/unit_files.py": {"texts"},
     "gpuguard/systemd/unit_stamp.py": {"stamp"},
