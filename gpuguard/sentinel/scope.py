@@ -116,6 +116,20 @@ class Scope:
         """Return what a list lacks. Raises CgroupUnreadableError."""
         return missing(text, self._undeclared, self._declared)
 
+    def prepare(self) -> None:
+        """Work out what to write when systemd is seen anywhere in its next rewrite. Raises CgroupUnreadableError.
+
+        The kernel keeps rules in the order in which they were written, and systemd writes them in the same each time.
+        """
+        if not self.watched.heal or self.seen is None:
+            return
+        own = set(self.lacking(b"").lines)
+        text = b""
+        for line in (b"", *self.seen.splitlines(keepends=True)):
+            if line.rstrip() not in own and len(self.answers) < _MOST_ANSWERS:
+                text += line
+                self.answers[text] = self.lacking(text).lines
+
     def quick(self) -> Optional[tuple[bytes, str]]:
         """Write back at once what the list lacks, if it is one that was seen before.
 

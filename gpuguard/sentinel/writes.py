@@ -296,6 +296,7 @@ class Writes:
         happening = Happening(scope, time.monotonic(), denied=False, before=scope.seen)
         try:
             lacking = scope.look()
+            scope.prepare()
         except CgroupGoneError:
             self._drop(scope)
             return
