@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -101,9 +102,15 @@ class Processes:
         """Whether it is a program of root's that asks systemd: others cannot use its private socket."""
         if self._bytes(f"{pid}/comm").removesuffix(b"\n") not in _ASKERS:
             return False
-        status = dict(line.split(b":\t", 1) for line in self._bytes(f"{pid}/status").split(b"\n") if b":\t" in line)
+        status = _fields(self._bytes(f"{pid}/status"))
         # Any thread's number opens its files, and each program with GLib has a thread that is named gdbus.
-        return status.get(b"Tgid") == b"%d" % pid and status.get(b"Uid", b"").split(b"\t")[1:2] == [b"0"]
+        if status.get(b"Tgid") != b"%d" % pid or not _of_root(status):
+            return False
+        # su(1) and its like are root's for anybody, under any name and with any arguments (a link to them).
+        try:
+            return not os.stat(f"{self._proc}/{pid}/exe").st_mode & stat.S_ISUID  # noqa: PTH116 - no Path for speed
+        except OSError:
+            return True
 
     def _youngest_first(self) -> Iterator[int]:
         """Yield the numbers of processes, those last given first: they are given in turn, from the lowest again."""
@@ -133,8 +140,8 @@ class Processes:
             native="" not in self._own and namespaces == self._own,
         )
         # Reading a command line reads the process's own memory, and waits when that is made to fault (userfaultfd(2),
-        # FUSE): a container is not given such a hold on gpuguard.
-        readable = found.native and not found.contained
+        # FUSE): neither a container nor a user is given such a hold on gpuguard.
+        readable = found.native and not found.contained and _of_root(_fields(self._bytes("status", directory)))
         command = _arguments(self._bytes("cmdline", directory)) if readable else ()
         # The name, which comes before, may hold parentheses and spaces (proc(5)).
         fields = self._bytes("stat", directory).rpartition(b")")[2].split()
@@ -185,6 +192,16 @@ def _boot() -> float:
 
 def _text(raw: bytes) -> str:
     return raw.decode("utf-8", "surrogateescape")
+
+
+def _fields(raw: bytes) -> dict[bytes, bytes]:
+    """Read /proc/PID/status."""
+    return dict(line.split(b":\t", 1) for line in raw.split(b"\n") if b":\t" in line)
+
+
+def _of_root(status: dict[bytes, bytes]) -> bool:
+    """Whether the effective user is root."""
+    return status.get(b"Uid", b"").split(b"\t")[1:2] == [b"0"]
 
 
 def _arguments(raw: bytes) -> tuple[str, ...]:

@@ -245,6 +245,15 @@ class TestRead:
         assert found is not None
         assert found.command == ()
 
+    @pytest.mark.invariant(10)
+    @ROOT_ONLY
+    def test_a_users_command_line(self, running: list[subprocess.Popen[bytes]]) -> None:
+        """Nor is his: anybody on the host can have a page of his that faults as slowly as he likes."""
+        running.append(subprocess.Popen([SLEEP, "60"], user=65534, group=65534))
+        until(lambda: read(running[0].pid).name == "sleep", 5, "the start of a program")
+        found = read(running[0].pid)
+        assert (found.native, found.program, found.command) == (True, "sleep", ())
+
     def test_one_that_ends_meanwhile(
         self, running: list[subprocess.Popen[bytes]], monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -361,6 +370,16 @@ class TestRequester:
 
         Processes(PROC).requester(note, 5)
         assert (SHELL, "-c", naming) not in asked
+
+    def test_one_that_is_roots_for_anybody(self, running: list[subprocess.Popen[bytes]], tmp_path: Path) -> None:
+        """A user can start su(1) by the name and with the arguments of systemctl, and have it wait."""
+        path = tmp_path / "systemctl"
+        shutil.copy(SLEEP, path)
+        path.chmod(0o4755)
+        pid = start(running, "systemctl", "60", "0", executable=str(path))
+        assert Processes(PROC).requester(lambda command: command == ("systemctl", "60", "0"), 5) == ()
+        path.chmod(0o755)
+        assert Processes(PROC).requester(lambda command: command == ("systemctl", "60", "0"), 5)[0].pid == pid
 
     def test_nobody(self) -> None:
         """Nobody is found where nobody is wanted."""
