@@ -235,7 +235,7 @@ class Guard:
         scope.entitled = learn(
             before,
             look,
-            self.parts.guarded,
+            lambda rule: self.parts.guarded(rule) and scope.learnable(rule),
             settle=self.policy.settle,
             reloading=self.parts.causes.reloading(look.at),
             wall_clock=time.time(),

@@ -49,7 +49,8 @@ class Scope:
     rules were given back; `deeds` and `error` are what the last look did and what failed of it. `last` is when its
     list was last written, in seconds since the epoch, and why. `paused`: the sentinel was told that the back-off
     forbids repairs. `outstanding`: systemd has not answered a declaration. `shielded`: the shield stands for good;
-    `shields` counts how often one was raised or removed.
+    `shields` counts how often one was raised or removed. `self_given` are rules that the container itself wrote while
+    it settled: they are not learnt.
     """
 
     target: Target
@@ -73,6 +74,7 @@ class Scope:
     outstanding: bool = False
     shielded: bool = False
     shields: Optional[Backoff] = None
+    self_given: RuleSet = field(default_factory=RuleSet)
 
     @property
     def effective(self) -> Optional[RuleSet]:
@@ -102,6 +104,10 @@ class Scope:
     def restarts(self) -> bool:
         """Whether another run can have the same inode: a service keeps a control group that a process is left in."""
         return not self.target.unit.endswith(".scope")
+
+    def learnable(self, rule: Rule) -> bool:
+        """Whether a rule that is seen may have come from the runtime or its hooks."""
+        return not self.self_given.covers(rule)
 
     @property
     def settling(self) -> bool:

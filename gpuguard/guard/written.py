@@ -15,10 +15,12 @@ from gpuguard.guard.scope import Scope
 from gpuguard.guard.sentinel import SENTINEL, Told
 from gpuguard.guard.watch import Watch
 from gpuguard.model.cause import Cause
-from gpuguard.model.entitlement import grant, learn, release
+from gpuguard.model.entitlement import Entitlement, grant, learn, release, unlearn
 from gpuguard.model.observation import Observation
 from gpuguard.model.process import Process, Role
-from gpuguard.model.revocation import granted, revoked
+from gpuguard.model.revocation import granted, revoked, self_given
+from gpuguard.model.rule import Rule
+from gpuguard.model.ruleset import RuleSet
 from gpuguard.model.write import ProgramsChanged, Standing, Write
 
 # systemd tells of a reload behind thousands of other signals: what a write is put down to is decided a little later,
@@ -83,7 +85,8 @@ class Writes:
             return
         guard.parts.causes.wrote(write)
         changed = self._learn(scope, write)
-        changed = self._on_purpose(scope, write) or changed
+        # A number may have been another's since: who is known by it alone is named, and has meant nothing.
+        changed = self._on_purpose(scope, told) or changed
         if write.restored:
             self._gave_back(scope, write)
         if changed or write.restored or write.refused or write.error or _short_of(scope, write):
@@ -105,16 +108,36 @@ class Writes:
         """Learn provisionally what a write left in a list, which may be gone by now; return whether that is news."""
         if scope.restarts:  # what was before may be another run's
             return False
-        known, target = scope.entitled, scope.target
-        for rules in (write.before, write.after):
-            look = Observation(target.unit, target.control_group, target.inode, write.at, rules, None)
-            known = learn(
-                known, look, self._guard.parts.guarded, settle=math.inf, reloading=True, wall_clock=time.time()
-            )
+        known = self._learnt(scope, scope.entitled, write.before, write.at)
+        own = self._self_given(scope, write)
+        if own:
+            had = frozenset(filter(self._learnable(scope), write.before or ()))
+            scope.self_given = RuleSet(scope.self_given.rules | own)
+            if known is not None:
+                known = unlearn(known, RuleSet(own), had)
+        known = self._learnt(scope, known, write.after, write.at)
         if known is None or known == scope.entitled:
             return False
         self._guard.keep(scope, known)
         return True
+
+    def _learnt(
+        self, scope: Scope, known: Optional[Entitlement], rules: Optional[RuleSet], at: float
+    ) -> Optional[Entitlement]:
+        target, guarded = scope.target, self._learnable(scope)
+        look = Observation(target.unit, target.control_group, target.inode, at, rules, None)
+        return learn(known, look, guarded, settle=math.inf, reloading=True, wall_clock=time.time())
+
+    def _learnable(self, scope: Scope) -> Callable[[Rule], bool]:
+        return lambda rule: self._guard.parts.guarded(rule) and scope.learnable(rule)
+
+    def _self_given(self, scope: Scope, write: Write) -> frozenset[Rule]:
+        """Return what the container has given itself; until its own program has begun it is the runtime's hooks."""
+        parts = self._guard.parts
+        if scope.entitled is not None and scope.entitled.settled:
+            return frozenset()
+        own = self_given(write, parts.guarded)
+        return own if own and not parts.start_phase.starting(write.control_group) else frozenset()
 
     def _on_purpose(self, scope: Scope, write: Write) -> bool:
         """Respect what was taken on purpose, learn what was given; return whether there was anything of that."""

@@ -104,6 +104,12 @@ def release(known: Entitlement, devices: frozenset[str]) -> Entitlement:
     return replace(known, rules=rules, released=known.released | devices)
 
 
+def unlearn(known: Entitlement, self_given: RuleSet, before: frozenset[Rule]) -> Entitlement:
+    """Forget what a container has given itself, where a look has learnt it already; `before` is what it had."""
+    rules = frozenset(rule for rule in known.rules if not self_given.covers(rule))
+    return replace(known, rules=_widest(rules | before))
+
+
 def grant(known: Entitlement, rules: frozenset[Rule]) -> Entitlement:
     """Add rules that were given on purpose, released devices among them."""
     given = frozenset(rule.device for rule in rules)

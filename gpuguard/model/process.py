@@ -21,9 +21,11 @@ _CLONED = "_cloned:"
 _RUNTIMES = frozenset({
     *("runc", "crun", "youki", "docker-runc", "nvidia-container-runtime", "nvidia-container-runtime-hook"),
     *("nvidia-container-cli", "nvidia-container-toolkit", "nvidia-cdi-hook", "libnvidia-container"),
-    *("dockerd", "containerd", "podman", "conmon", "crio", "kubelet", "nerdctl", "buildkitd"),
+    *("dockerd", "containerd", "podman", "conmon", "crio", "kubelet", "nerdctl", "buildkitd", "isulad", "k3s"),
 })  # fmt: skip
 _SHIM = "containerd-shim"
+# What Docker's builder and others call theirs: buildkit-runc, isulad-shim.
+_OTHERS = ("-runc", "-crun", "-shim")
 # Groups that runtimes without systemd's help make (their cgroupfs driver).
 _CONTAINER_GROUPS = frozenset({"docker", "kubepods", "kubepods.slice", "libpod_parent", "lxc", "machine.slice"})
 _PAYLOADS = ("lxc.payload", "libpod-payload-")
@@ -93,7 +95,10 @@ class Process:
             return Role.CONTAINER
         if not self.exe or not self.native:
             return Role.UNKNOWN
-        return Role.RUNTIME if self.program in _RUNTIMES or self.program.startswith(_SHIM) else Role.HOST
+        # nvidia-container-cli.real (the GPU operator's), nvidia-container-runtime.cdi, runc.amd64
+        program = self.program.partition(".")[0]
+        known = program in _RUNTIMES or program.startswith(_SHIM) or program.endswith(_OTHERS)
+        return Role.RUNTIME if known else Role.HOST
 
     @property
     def contained(self) -> bool:

@@ -50,10 +50,24 @@ def granted(write: Write, entitled: Entitlement, guarded: Callable[[Rule], bool]
 
     A container may write its own list where it is allowed to; it gives itself nothing by that.
     """
-    if write.writer is None or write.writer.role is not Role.HOST or write.before is None or write.after is None:
+    if write.denied or write.writer is None or write.writer.role is not Role.HOST:
         return frozenset()
-    if write.before.unrestricted or write.after.unrestricted:
+    if write.before is None or write.after is None or write.before.unrestricted or write.after.unrestricted:
         return frozenset()
     allowed = RuleSet(entitled.rules)
     new = write.before.missing(write.after.rules)
     return frozenset(rule for rule in new if guarded(rule) and not allowed.covers(rule))
+
+
+def self_given(write: Write, guarded: Callable[[Rule], bool]) -> frozenset[Rule]:
+    """Return the guarded rules that a container has added to its own list: it is entitled to none of them."""
+    writer, before, after = write.writer, write.before, write.after
+    if writer is None or writer.role is not Role.CONTAINER or before is None or after is None:
+        return frozenset()
+    if (
+        not f"{writer.control_group}/".startswith(f"{write.control_group}/")
+        or before.unrestricted
+        or after.unrestricted
+    ):
+        return frozenset()
+    return frozenset(rule for rule in before.missing(after.rules) if guarded(rule))

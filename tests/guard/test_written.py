@@ -14,13 +14,14 @@ from gpuguard.guard.clock import Clock
 from gpuguard.guard.watch import Watch
 from gpuguard.guard.written import Writes
 from gpuguard.model.cause import SYSTEMD
+from gpuguard.model.observation import Observation
 from gpuguard.model.process import Process
 from gpuguard.model.ruleset import RuleSet
 from gpuguard.model.state import State
 from gpuguard.model.verdict import Verdict
 from gpuguard.model.write import ProgramsChanged, Standing, Write
 from gpuguard.sentinel.wire import Overflow
-from tests.guard.made import GPU0, GPU1, GROUP, entitled, scope
+from tests.guard.made import GPU0, GPU1, GROUP, UNIT, entitled, scope
 from tests.guard.post import Post
 from tests.lab.sim.node import SimNode
 from tests.model.looks import rules
@@ -178,12 +179,15 @@ class TestOnPurpose:
         assert desk.scope.entitled.released == frozenset()
         assert desk.post.events("granted")
 
-    async def test_a_writer_that_had_ended_is_looked_up(self, desk: Desk) -> None:
-        """Who was gone when the sentinel looked is named by what was seen of it when it began."""
+    @pytest.mark.invariant(1)
+    async def test_a_writer_that_had_ended_is_named_and_has_meant_nothing(self, desk: Desk) -> None:
+        """Its number may have been a container's since it was seen: what that wrote is neither given nor taken."""
         desk.ended[41] = (ADMIN,)
         await desk.take(replace(changed(ADMIN, BASICS, GPU1), writer=None))
-        assert desk.post.events("revoked")[0]["writer"] == "bash"
-        assert desk.post.value("gpuguard_device_writes_total", writer="bash") == 1
+        await desk.take(replace(changed(ADMIN, BASICS, GPU0, GPU1, "c 195:7 rw", denied=False), writer=None))
+        assert desk.post.value("gpuguard_device_writes_total", writer="bash") == 2
+        assert not desk.post.events("revoked", "granted")
+        assert desk.scope.entitled == entitled(GPU0, GPU1)
 
     async def test_one_that_stays_unknown_takes_nothing_on_purpose(self, desk: Desk) -> None:
         """What is missing is a loss then: a look decides."""
@@ -254,6 +258,32 @@ class TestGrowing:
         desk.scope.entitled = settled = entitled(GPU0)
         await desk.take(changed(SYSTEMD, BASICS, GPU0))
         assert desk.scope.entitled is settled
+
+    @pytest.mark.invariant(1)
+    async def test_is_not_learnt_of_what_the_container_wrote(self, desk: Desk) -> None:
+        """Neither from its write nor by a look, be it before the news of the write or after it."""
+        guard, desk.scope.entitled = desk.post.guard, entitled(GPU0, "c 195:1 r", settled=False)
+        inside = Process(42, "sh", "/bin/sh", control_group=f"{GROUP}/below")
+        for looks in (True, False):
+            if looks:
+                look = Observation(UNIT, GROUP, 7, 100.0, RuleSet.of(GPU0, GPU1, "c 195:7 rw"), None)
+                assert guard._learn(desk.scope, look) == replace(
+                    entitled(GPU0, GPU1, "c 195:7 rw", settled=False), quiet_since=100.0
+                )
+            wrote = changed(inside, BASICS, GPU0, GPU1, "c 195:7 rw", denied=False)
+            await desk.take(replace(wrote, before=RuleSet.of(BASICS, GPU0, "c 195:1 r")))
+            known = guard._learn(desk.scope, replace(look, at=100.5))
+            assert known is not None
+            assert known.rules == rules(GPU0, "c 195:1 r")
+
+    async def test_is_learnt_of_a_hook_inside(self, desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Before the container's own program has begun there are but the runtime's hooks in its group."""
+        desk.scope.entitled = entitled(GPU0, settled=False)
+        monkeypatch.setattr(desk.post.guard.parts.start_phase, "starting", lambda _: True)
+        inside = Process(42, "hook", "/usr/bin/hook", control_group=GROUP)
+        wrote = changed(inside, BASICS, GPU0, GPU1, denied=False)
+        await desk.take(replace(wrote, before=RuleSet.of(BASICS, GPU0)))
+        assert desk.scope.entitled.rules == rules(GPU0, GPU1)
 
     @pytest.mark.invariant(5)
     async def test_is_not_learnt_of_a_service(self, desk: Desk) -> None:

@@ -79,6 +79,13 @@ class TestRole:
         """A runtime is one by its executable."""
         assert process(f"/usr/sbin/{program}").role is Role.RUNTIME
 
+    @pytest.mark.parametrize(
+        "program", ["nvidia-container-cli.real", "nvidia-container-runtime.cdi", "buildkit-runc", "runc.amd64"]
+    )
+    def test_a_runtime_by_another_name(self, program: str) -> None:
+        """What the GPU operator and others call theirs: what such a one takes away from a list nobody has meant."""
+        assert process(f"/usr/local/nvidia/toolkit/{program}").role is Role.RUNTIME
+
     def test_a_runtime_from_a_copy_of_itself(self) -> None:
         """It is that runtime still."""
         assert process("/memfd:crun_cloned:/proc/self/exe (deleted)").role is Role.RUNTIME

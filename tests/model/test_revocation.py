@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Optional
 
 import pytest
@@ -10,7 +11,7 @@ from hypothesis import strategies as st
 
 from gpuguard.model.entitlement import Entitlement
 from gpuguard.model.process import Process
-from gpuguard.model.revocation import granted, on_purpose, revoked
+from gpuguard.model.revocation import granted, on_purpose, revoked, self_given
 from gpuguard.model.rule import Rule
 from gpuguard.model.ruleset import RuleSet
 from gpuguard.model.write import Write
@@ -21,6 +22,7 @@ SYSTEMD = Process(1, "systemd", "/usr/lib/systemd/systemd", native=True)
 RUNC = Process(40, "runc", "/usr/bin/runc", control_group="/system.slice/docker.service", native=True)
 ADMIN = Process(41, "bash", "/usr/bin/bash", control_group="/user.slice/session-3.scope", native=True)
 INSIDE = Process(42, "sh", "/bin/busybox", control_group=f"/system.slice/docker-{'ab' * 32}.scope")
+NEIGHBOUR = Process(44, "sh", "/bin/busybox", control_group=f"/system.slice/docker-{'ac' * 32}.scope")
 GONE = Process(43, "sh")
 BASICS = ("c 5:0 rwm", "c 9:3 rwm")
 GPUS = ("c 1:0 rw", "c 1:7 rw")
@@ -101,15 +103,50 @@ class TestGiven:
         given_ = write(writer, (*BASICS, GPUS[0]), (*BASICS, *GPUS), denied=False)
         assert granted(given_, entitled(GPUS[0]), guarded) == frozenset()
 
+    @pytest.mark.invariant(1)
+    def test_not_by_who_denies(self) -> None:
+        """Who takes something away has not given what appears at the same moment: the container may have."""
+        taken = write(ADMIN, (*BASICS, GPUS[0]), (BASICS[0], *GPUS))
+        assert granted(taken, entitled(GPUS[0]), guarded) == frozenset()
+
     def test_of_no_guarded_class(self) -> None:
         """What gpuguard does not guard is nobody's business."""
-        assert granted(write(ADMIN, GPUS, (*GPUS, *BASICS)), entitled(*GPUS), guarded) == frozenset()
+        given_ = write(ADMIN, GPUS, (*GPUS, *BASICS), denied=False)
+        assert granted(given_, entitled(*GPUS), guarded) == frozenset()
 
     def test_what_the_container_has(self) -> None:
         """Who gives back by hand what was lost gives nothing new."""
-        assert granted(write(ADMIN, BASICS, (*BASICS, *GPUS)), entitled(*GPUS), guarded) == frozenset()
+        given_ = write(ADMIN, BASICS, (*BASICS, *GPUS), denied=False)
+        assert granted(given_, entitled(*GPUS), guarded) == frozenset()
 
     def test_everything(self) -> None:
         """A list that is opened altogether teaches nothing."""
         opened = Write(GROUP, 7, 5.0, False, ADMIN, before=RuleSet.of(*BASICS), after=RuleSet(unrestricted=True))  # noqa: FBT003
         assert granted(opened, entitled(*GPUS), guarded) == frozenset()
+
+
+class TestSelfGiven:
+    """Rules that a container adds to its own list."""
+
+    @staticmethod
+    def wrote(writer: Optional[Process], *, denied: bool = False) -> Write:
+        """Return a write to the list of the container that INSIDE runs in."""
+        given_ = write(writer, GPUS[:1], (*GPUS, *BASICS), denied=denied)
+        return replace(given_, control_group=INSIDE.control_group)
+
+    @pytest.mark.parametrize("denied", [False, True])
+    @pytest.mark.parametrize("below", ["", "/child"])
+    def test_what_is_new_and_guarded(self, below: str, denied: bool) -> None:
+        """Whichever file it wrote, and from whichever of its own groups."""
+        inside = replace(INSIDE, control_group=INSIDE.control_group + below)
+        assert self_given(self.wrote(inside, denied=denied), guarded) == rules(GPUS[1])
+
+    @pytest.mark.parametrize("writer", [SYSTEMD, RUNC, ADMIN, GONE, None, NEIGHBOUR])
+    def test_by_anybody_else(self, writer: Optional[Process]) -> None:
+        """A runtime's hook, whoever is unknown, and another container's process are others."""
+        assert self_given(self.wrote(writer), guarded) == frozenset()
+
+    def test_a_list_that_is_not_known(self) -> None:
+        """Without the list before or after nothing can be told."""
+        for before, after in ((None, RuleSet()), (RuleSet(), None), (RuleSet(), RuleSet(unrestricted=True))):
+            assert self_given(replace(self.wrote(INSIDE), before=before, after=after), guarded) == frozenset()
