@@ -105,7 +105,7 @@ class KINDS(enum.Enum):
     source_down = (
         "501d93d29de94f9da6f08b21b5c8f766",
         "warning",
-        "event source {source} is down, losses may be seen only by the poll: {reason}",
+        "event source {source} is down, losses are found all the same, if later or without their cause: {reason}",
     )
     source_up = (
         "402b408420774034858a9761a87e276d",
@@ -161,7 +161,7 @@ class KINDS(enum.Enum):
     revoked = (
         "3f5998bdcaac42109787f95156028ab9",
         "warning",
-        "{who}: {devices} taken away on purpose {by}: respected, not given back",
+        "{who}: {devices} taken away on purpose {by}: gpuguard does not give it back, a reload may",
     )
     granted = (
         "d529a468e07546c9b7bbe060919b6482",

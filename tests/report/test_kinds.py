@@ -111,7 +111,7 @@ def test_ids() -> None:
         (
             KINDS.revoked,
             BASH,
-            f"{WHO}: {WHAT} taken away on purpose {BY_BASH}: respected, not given back",
+            f"{WHO}: {WHAT} taken away on purpose {BY_BASH}: gpuguard does not give it back, a reload may",
         ),
         (
             KINDS.granted,
