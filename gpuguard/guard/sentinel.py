@@ -23,7 +23,8 @@ _LONGEST_PAUSE = 60.0
 _LIVED = 10.0
 _ANSWER = 0.25
 _PARTING = 2.0
-_CHUNK = 1 << 16
+# Messages that are taken before others have their turn in the loop: some thousand may be there at once.
+_IN_A_ROW = 64
 # What may wait to be sent to it, in bytes: the orders for some thousand scopes.
 _MAX_UNSENT = 8 << 20
 
@@ -66,7 +67,7 @@ class Sentinel:
 
     async def caught_up(self) -> None:
         """Wait, but not for long, until all that it has seen is handed on and all that it was told is done."""
-        if self._writer is None:
+        if self._writer is None or self._writer.is_closing():
             return
         number = next(self._numbers)
         answer = self._waiting[number] = asyncio.get_running_loop().create_future()
@@ -87,8 +88,10 @@ class Sentinel:
                 down(str(error))
             else:
                 down("it has ended")
-            pause = _FIRST_PAUSE if loop.time() - began > _LIVED else min(2 * pause, _LONGEST_PAUSE)
+            if loop.time() - began > _LIVED:
+                pause = _FIRST_PAUSE
             await asyncio.sleep(pause)
+            pause = min(2 * pause, _LONGEST_PAUSE)
 
     async def _session(self, tell: Callable[[Told], None], up: Callable[[], None], down: Callable[[str], None]) -> None:
         ours, theirs = socket.socketpair()
@@ -116,7 +119,9 @@ class Sentinel:
         down: Callable[[str], None],
     ) -> None:
         blind = False
-        while True:
+        for number in itertools.count(1):
+            if number % _IN_A_ROW == 0:
+                await asyncio.sleep(0)
             try:
                 line = await reader.readline()
             except ValueError as error:  # longer than the limit
@@ -149,16 +154,23 @@ class Sentinel:
         self._writer.write(encode(message))
 
     async def _end(self, process: asyncio.subprocess.Process) -> None:
-        """Let go of it: it ends by itself when the socket does. One that does not is killed."""
+        """Let go of it: it ends by itself when the socket does. One that does not is killed.
+
+        One that even then does not end, as the kernel holds it, is waited for by nobody.
+        """
         if self._writer is not None:
             self._writer.transport.abort()
             self._writer = None
         for answer in self._waiting.values():
             if not answer.done():
                 answer.set_result(None)
+        # Not asyncio.wait_for: before Python 3.12 it can lose a cancellation that comes together with the result.
+        ended = asyncio.ensure_future(process.wait())
         try:
-            await asyncio.wait_for(process.wait(), _PARTING)
-        except asyncio.TimeoutError:
-            with contextlib.suppress(ProcessLookupError):
-                process.kill()
-            await process.wait()
+            await asyncio.wait([ended], timeout=_PARTING)
+        finally:  # also at a stop that comes meanwhile
+            if not ended.done():
+                with contextlib.suppress(ProcessLookupError):
+                    process.kill()
+                await asyncio.wait([ended], timeout=_PARTING)
+                ended.cancel()
