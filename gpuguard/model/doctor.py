@@ -20,7 +20,7 @@ _FIRST_WITHOUT_LINKS = 240
 _OUTAGES = frozenset({State.LOST, State.PARTIAL, State.STALE})
 _DOUBTFUL = frozenset({State.AT_RISK, State.OPAQUE})
 _UNIT = "gpuguard.s"  # its slice, and the service itself
-_STAND_IN = "Losses are found all the same, by the poll at the latest."
+_STAND_IN = "Losses are found all the same, by the poll at the latest; who caused them may stay unknown."
 _BUS_SOURCES = frozenset({"signals", "units", "monitor"})
 
 
