@@ -57,6 +57,12 @@ class Writes:
 
     def take(self, told: Told) -> None:
         """Take one message."""
+        try:
+            self._take(told)
+        except Exception as error:  # noqa: BLE001 - a fault of ours must not end the daemon, at each write anew
+            self._guard.parts.recorder.fault(told.control_group if isinstance(told, Write) else "/", error)
+
+    def _take(self, told: Told) -> None:
         recorder = self._guard.parts.recorder
         if isinstance(told, Standing):
             recorder.sources.stands(told)

@@ -228,6 +228,20 @@ class TestOthers:
         await asyncio.sleep(0.15)
         assert rounds == 6
 
+    async def test_a_fault_of_ours_is_told_and_ends_nothing(self, desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+        """The next message is taken as ever."""
+
+        def fail(_write: Write) -> None:
+            raise ZeroDivisionError("as if")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(desk.post.guard.parts.causes, "wrote", fail)
+            desk.writes.take(healed(SYSTEMD, RELOADER))
+        (entry,) = desk.post.events("fault")
+        assert entry["scope"] == desk.scope.target.unit
+        await desk.take(healed(SYSTEMD, RELOADER))
+        assert desk.post.events("repaired")
+
     async def test_a_fight_that_the_sentinel_gave_up_is_looked_at(self, desk: Desk) -> None:
         """The look tells of it, with its pause."""
         desk.scope.verdict = Verdict(State.PARTIAL, lost=rules(GPU0))
