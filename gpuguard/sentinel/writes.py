@@ -8,6 +8,7 @@ import time
 from typing import NoReturn, Optional
 
 from gpuguard.errors import CgroupGoneError, CgroupUnreadableError, FanotifyError
+from gpuguard.model.process import Role
 from gpuguard.model.write import Watched
 from gpuguard.sentinel import healing
 from gpuguard.sentinel.link import Link
@@ -243,9 +244,12 @@ class Writes:
         except CgroupUnreadableError as failure:
             error = str(failure)
         at = time.monotonic()
+        alone = all(writer is not None and writer.role is Role.HOST for writer in writers.values())
         for pid, writer in writers.items():
             happening = Happening(scope, at, denied=False, pid=pid, writer=writer)
             happening.before, happening.after, happening.error = before, scope.seen, error
+            if not alone and writer is not None and writer.role is Role.HOST:
+                happening.before = None  # what is new need not be of this one
             self._teller.happened(happening)
             self._teller.over(happening)
 

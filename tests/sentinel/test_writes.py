@@ -26,6 +26,27 @@ pytestmark = pytest.mark.cgroup("v1")
 DECLARED = (*BASICS, "/dev/char/195:0 rw", "/dev/char/195:255 rw")
 NULL = "c 1:3 rwm"
 TRIES = 10
+TOGETHER = """
+import os, sys, time
+group = sys.argv[1]
+inside = os.fork() == 0
+if inside:
+    for hierarchy in ("systemd", "unified"):
+        with open(f"/sys/fs/cgroup/{hierarchy}{group}/cgroup.procs", "w") as procs:
+            procs.write("0")
+else:
+    time.sleep(0.2)
+with open(f"/sys/fs/cgroup/devices{group}/devices.allow", "wb", 0) as allow:
+    if not inside:
+        allow.write(b"c 195:1 rw")
+        time.sleep(0.2)
+    else:
+        end = time.monotonic() + 0.4
+        while time.monotonic() < end:
+            allow.write(b"c 195:2 rw")
+            time.sleep(0.0005)
+    time.sleep(0.2)
+"""
 QUEUE = 16_384
 """Events that the kernel keeps for a fanotify group (fanotify(7), max_queued_events)."""
 
@@ -212,6 +233,18 @@ class TestOnPurpose:
         assert write.before is not None
         assert write.after is not None
         assert write.before.missing(write.after.rules) == rules("c 195:1 rw")
+
+
+    @pytest.mark.invariant(1)
+    def test_what_others_add_at_the_same_time_is_not_his(self, sentinel: Driven, scope: Scope) -> None:
+        """Of a program of the host that writes together with the container it is not told what it has added."""
+        sentinel.watch(scope)
+        scope.node.path("/root/together.py").write_text(TOGETHER, encoding="ascii")
+        scope.node.run(["python3", "/root/together.py", group(scope)])
+        writes = {write.writer.role: write for write in sentinel.writes() if write.writer is not None}
+        assert set(writes) == {Role.HOST, Role.CONTAINER}
+        assert writes[Role.HOST].before is None
+        assert writes[Role.CONTAINER].before is not None
 
 
 class TestGrowing:
