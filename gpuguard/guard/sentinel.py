@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import itertools
 import socket
+import time
 from collections.abc import Callable
 from typing import Optional, Union
 
@@ -22,6 +23,8 @@ _LONGEST_PAUSE = 60.0
 # One that lived for so long in seconds did not fail because of how it is started.
 _LIVED = 10.0
 _ANSWER = 0.25
+# Seconds after which one that has not answered since is held for one that hangs.
+_SILENCE = 10.0
 _PARTING = 2.0
 # Messages that are taken before others have their turn in the loop: some thousand may be there at once.
 _IN_A_ROW = 64
@@ -44,6 +47,7 @@ class Sentinel:
         self._writer: Optional[asyncio.StreamWriter] = None
         self._numbers = itertools.count(1)
         self._waiting: dict[int, asyncio.Future[None]] = {}
+        self._silent_since: Optional[float] = None
 
     def watch(self, watched: Watched) -> None:
         """Have a scope watched, and what is to be given back there; the same again costs nothing."""
@@ -66,7 +70,10 @@ class Sentinel:
         return frozenset() if watched is None else watched.declared
 
     async def caught_up(self) -> None:
-        """Wait, but not for long, until all that it has seen is handed on and all that it was told is done."""
+        """Wait, but not for long, until all that it has seen is handed on and all that it was told is done.
+
+        One that has been asked in vain for a while is ended, and another takes its place.
+        """
         if self._writer is None or self._writer.is_closing():
             return
         number = next(self._numbers)
@@ -76,6 +83,14 @@ class Sentinel:
             await asyncio.wait([answer], timeout=_ANSWER)
         finally:
             self._waiting.pop(number, None)
+        if not answer.done():
+            self._unanswered(time.monotonic())
+
+    def _unanswered(self, now: float) -> None:
+        if self._silent_since is None:
+            self._silent_since = now
+        elif now - self._silent_since > _SILENCE and self._writer is not None:
+            self._writer.transport.abort()
 
     async def run(self, tell: Callable[[Told], None], up: Callable[[], None], down: Callable[[str], None]) -> None:
         """Keep one running until cancelled. `tell` takes what it says; none of the three may raise."""
@@ -141,6 +156,7 @@ class Sentinel:
                 tell(message)
 
     def _answered(self, pong: Pong) -> None:
+        self._silent_since = None
         answer = self._waiting.get(pong.number)
         if answer is not None and not answer.done():
             answer.set_result(None)
@@ -161,6 +177,7 @@ class Sentinel:
         if self._writer is not None:
             self._writer.transport.abort()
             self._writer = None
+        self._silent_since = None
         for answer in self._waiting.values():
             if not answer.done():
                 answer.set_result(None)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import signal
 import sys
 import time
 from collections.abc import AsyncIterator, Callable
@@ -262,6 +263,30 @@ async def test_it_does_not_wait_for_long_nor_for_nobody(kept: Kept) -> None:
     await kept.sentinel.caught_up()
     assert sentinel._ANSWER <= time.monotonic() - began < 10 * sentinel._ANSWER
     assert not kept.sentinel._waiting
+
+
+async def test_one_that_hangs_is_replaced(kept: Kept, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By one that is told everything, when it has not answered for a while; one that was slow once stays."""
+    monkeypatch.setattr(sentinel, "_ANSWER", 0.05)
+    monkeypatch.setattr(sentinel, "_SILENCE", 0.2)
+    kept.sentinel.watch(ORDERS)
+    kept.start(Standing("rr"), then=ANSWER)
+    await kept.until(lambda: kept.ups == 1)
+    [pid] = kept.pids
+    for _ in range(2):
+        os.kill(pid, signal.SIGSTOP)
+        await kept.sentinel.caught_up()
+        os.kill(pid, signal.SIGCONT)
+        await kept.sentinel.caught_up()
+        await asyncio.sleep(0.25)
+    assert kept.pids == [pid]
+    monkeypatch.setattr(sentinel, "_PARTING", 0.05)
+    os.kill(pid, signal.SIGSTOP)
+    while kept.pids == [pid]:
+        await kept.sentinel.caught_up()
+        await asyncio.sleep(0.01)
+    await kept.until(lambda: kept.heard.count(ORDERS) == 2)
+    assert not lives(pid)
 
 
 async def test_the_end_of_the_sentinel_ends_the_waiting(kept: Kept, monkeypatch: pytest.MonkeyPatch) -> None:
