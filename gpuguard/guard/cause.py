@@ -192,18 +192,24 @@ class Causes:
         return last
 
     def _reloader(self, began: float) -> Lineage:
-        """Return who asked for the reload that began then."""
+        """Return who asked for the reload that began then: who was seen waiting, before who has called over the bus.
+
+        Anybody may call; whether systemd has refused him is not heard.
+        """
+        since = began - _FRESH
+        seen = next((line for line in self._waited(since) if _reloads(request_of(line[0].command))), None)
         call = self._reload_call
-        if call is not None and call.caller and began - _FRESH <= call.at:
+        if seen is None and call is not None and call.caller and since <= call.at:
             return self._as_seen(call.caller, began)
-        for lineage in self._askers(began - _FRESH):
-            if _reloads(request_of(lineage[0].command)):
-                return lineage
-        return ()
+        recent = (line for line in self.recent(since) if _reloads(request_of(line[0].command)))
+        return seen or next(recent, ())
+
+    def _waited(self, since: float) -> Iterator[Lineage]:
+        yield from (lineage for at, lineage in reversed(self._waiting) if at >= since)
 
     def _askers(self, since: float) -> Iterator[Lineage]:
         """Yield those who were seen asking systemd for something since then, the latest first."""
-        yield from (lineage for at, lineage in reversed(self._waiting) if at >= since)
+        yield from self._waited(since)
         yield from self.recent(since)
 
     def _as_seen(self, caller: Lineage, at: float) -> Lineage:

@@ -88,8 +88,10 @@ class Listener:
         if event.sender == self._link.unique_name:
             return
         parts = self._guard.parts
-        caller = self._processes.lineage(event.pid) if event.pid is not None else ()
-        parts.causes.called(event, caller, time.monotonic())
+        # Anybody may call, and whether systemd has refused him is not heard: a user is not blamed for what root does.
+        if event.pid is None or self._processes.user(event.pid) in {0, None}:
+            caller = self._processes.lineage(event.pid) if event.pid is not None else ()
+            parts.causes.called(event, caller, time.monotonic())
         if event.unit is None:
             return
         if event.member == "StartTransientUnit" and parts.units.wanted(event.unit):

@@ -66,6 +66,11 @@ class Processes:
         finally:
             os.close(directory)
 
+    def user(self, pid: int) -> Optional[int]:
+        """Return the effective user of a process, None when it is gone."""
+        uids = _fields(self._bytes(f"{pid}/status")).get(b"Uid", b"").split(b"\t")
+        return int(uids[1]) if len(uids) > 1 else None
+
     def runs(self, pid: int) -> bool:
         """Whether a process is running, or waits for nothing but a processor (state R of /proc/PID/stat, proc(5))."""
         return self._bytes(f"{pid}/stat").rpartition(b")")[2].split()[:1] == [b"R"]

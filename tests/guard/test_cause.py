@@ -160,3 +160,10 @@ def test_a_caller_who_was_about_to_end_when_the_bus_told(causes: Causes) -> None
     causes.programs_change(ProgramsChanged(0.95, "systemd", None, ASKER))
     causes.reload_began(1.0)
     assert causes.of_loss(UNIT, GROUP, 1.1).requester == ASKER
+
+
+def test_a_caller_beside_one_who_was_seen_waiting(causes: Causes) -> None:
+    """Anybody may call, and be refused: who was seen waiting for systemd comes first."""
+    causes.called(Called("Reload", None, (), ":1.9", 7), (Process(7, "python3"),), 0.95)
+    causes.reload_began(1.0, ASKER)
+    assert causes.of_loss(UNIT, GROUP, 1.1).requester == ASKER

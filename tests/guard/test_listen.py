@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import time
 from collections.abc import AsyncIterator
+from dataclasses import replace
+from pathlib import Path
 from typing import Optional
 
 import pytest
@@ -12,6 +15,7 @@ import pytest
 from gpuguard.guard.clock import Clock
 from gpuguard.guard.listen import Listener
 from gpuguard.guard.watch import Watch
+from gpuguard.kernel.processes import Processes
 from gpuguard.systemd import events
 from tests.guard.made import entitled, scope
 from tests.guard.post import Post
@@ -181,3 +185,19 @@ class TestSources:
         assert ear.post.guard.parts.causes.reloading(time.monotonic())
         await ear.take(events.SourceDown(events.SIGNALS, "the bus hung up"))
         assert not ear.post.guard.parts.causes.reloading(time.monotonic())
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root to run a program as somebody else")
+async def test_a_users_call_is_looked_after_and_blames_nobody(ear: Ear) -> None:
+    """He was refused, as far as is known: what root does a moment later is not put down to him."""
+    user = await asyncio.create_subprocess_exec("sleep", "60", user=65534, group=65534)
+    ear.listener._processes = Processes(Path("/proc"))
+    try:
+        ear.listener.take(replace(called("Reload", None), pid=user.pid))
+        ear.listener.take(replace(called("SetUnitProperties", "docker-a.scope"), pid=user.pid))
+        assert ear.causes._reload_call is None
+        assert ear.causes.of_loss("docker-a.scope", A, time.monotonic()).cause == "unknown"
+        assert set(ear.listener._follow_up) == {A}
+    finally:
+        user.kill()
+        await user.wait()

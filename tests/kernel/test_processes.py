@@ -245,6 +245,13 @@ class TestRead:
         assert found is not None
         assert found.command == ()
 
+    @ROOT_ONLY
+    def test_whose_it_is(self, running: list[subprocess.Popen[bytes]]) -> None:
+        """Its effective user is told while it is there."""
+        running.append(subprocess.Popen([SLEEP, "60"], user=65534, group=65534))
+        assert (Processes(PROC).user(running[0].pid), Processes(PROC).user(os.getpid())) == (65534, 0)
+        assert Processes(PROC).user(2**22 + 1) is None
+
     @pytest.mark.invariant(10)
     @ROOT_ONLY
     def test_a_users_command_line(self, running: list[subprocess.Popen[bytes]]) -> None:
