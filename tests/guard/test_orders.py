@@ -4,16 +4,22 @@ from __future__ import annotations
 
 import time
 from collections.abc import AsyncIterator
+from dataclasses import replace
+from typing import Optional
 
 import pytest
 
 from gpuguard.guard import orders
 from gpuguard.guard.parts import Parts, Policy
 from gpuguard.guard.scope import Scope
+from gpuguard.kernel.devices_v2 import DevicesV2
+from gpuguard.model.observation import Declared
 from gpuguard.model.ruleset import RuleSet
-from tests.guard.made import GPU0, GROUP, entitled, scope
+from gpuguard.model.write import Watched
+from tests.guard.made import GPU0, GPU1, GROUP, entitled, scope
 from tests.guard.post import Post
 from tests.lab.sim.node import SimNode
+from tests.model.looks import rules
 
 PLAIN = RuleSet.of("c 5:0 rwm")
 
@@ -52,3 +58,92 @@ async def test_an_entitled_scope_is_watched_for_good(post: Post) -> None:
     found = scope(known=entitled(GPU0), effective=RuleSet.of(GPU0))
     assert watches(post, found)
     assert not orders.due(post.guard.parts, found)
+
+
+def given(post: Post, found: Scope, policy: Optional[Policy] = None) -> Optional[Watched]:
+    """Give the orders; return what the sentinel was told of the scope, None for nothing."""
+    orders.give(post.guard.parts, policy or post.guard.policy, found)
+    return post.guard.parts.sentinel._watched.get(GROUP)
+
+
+def whole(*declared: str, settled: bool = True) -> Scope:
+    """Return a scope that has both its devices, of which systemd declares some."""
+    return scope(
+        known=entitled(GPU0, GPU1, settled=settled),
+        effective=RuleSet.of(GPU0, GPU1),
+        declared=Declared(RuleSet.of(*declared)),
+    )
+
+
+async def test_what_systemd_declares_is_told_apart(post: Post) -> None:
+    """The rest is to be given back at once."""
+    assert given(post, whole(GPU0)) == Watched(GROUP, 7, rules(GPU1), rules(GPU0))
+    assert given(post, whole("c 195:* rwm")) == Watched(GROUP, 7, rules(), rules(GPU0, GPU1))
+
+
+async def test_while_systemd_does_not_answer_it_keeps_what_it_was_told(post: Post) -> None:
+    """But nothing that the scope is not entitled to any more."""
+    found = whole(GPU0, GPU1)
+    given(post, found)
+    found.view = None
+    assert given(post, found) == Watched(GROUP, 7, rules(), rules(GPU0, GPU1))
+    found.entitled = entitled(GPU0)
+    assert given(post, found) == Watched(GROUP, 7, rules(), rules(GPU0))
+
+
+async def test_while_it_settles_what_appears_is_still_learnt(post: Post) -> None:
+    """The sentinel looks at what is allowed, too."""
+    watched = given(post, whole(settled=False))
+    assert watched is not None
+    assert watched.growing
+
+
+async def test_nothing_is_given_back_in_observe_mode(post: Post) -> None:
+    """It is watched all the same, to be told of."""
+    watched = given(post, whole(), replace(post.guard.policy, enforce=False))
+    assert watched is not None
+    assert not watched.heal
+
+
+async def test_nothing_is_given_back_in_a_pause(post: Post) -> None:
+    """Two that fight pause, whichever of gpuguard's processes it was."""
+    found = whole()
+    found.backoff.until = time.monotonic() + 100.0
+    watched = given(post, found)
+    assert watched is not None
+    assert not watched.heal
+    assert found.paused
+    found.backoff.until = 0.0
+    assert given(post, found) == Watched(GROUP, 7, rules(GPU0, GPU1))
+    assert not found.paused
+
+
+async def test_nothing_is_given_back_to_what_may_run_again(post: Post) -> None:
+    """What another run of a service lacks was not taken from it."""
+    found = whole()
+    found.target = replace(found.target, unit="ollama.service")
+    watched = given(post, found)
+    assert watched is not None
+    assert not watched.heal
+
+
+async def test_of_a_list_that_cannot_be_read_it_keeps_what_it_was_told(post: Post) -> None:
+    """A look that failed is no news."""
+    found = whole()
+    before = given(post, found)
+    found.seen, found.entitled = None, entitled(GPU0)
+    assert given(post, found) is before
+
+
+async def test_what_has_no_filter_any_more_is_let_go(post: Post) -> None:
+    """There is nothing that could be given back."""
+    found = whole()
+    assert given(post, found) is not None
+    opened = scope(known=entitled(GPU0), effective=RuleSet(unrestricted=True))
+    assert given(post, opened) is None
+
+
+async def test_on_cgroup_v2_nothing_is_watched(post: Post) -> None:
+    """There is no list to write to."""
+    post.guard.parts = replace(post.guard.parts, devices=DevicesV2(post.node.root, frozenset))
+    assert given(post, whole()) is None
