@@ -10,6 +10,7 @@ from typing import Any, Optional
 
 import pytest
 
+from gpuguard.guard import written
 from gpuguard.guard.clock import Clock
 from gpuguard.guard.watch import Watch
 from gpuguard.guard.written import Writes
@@ -18,9 +19,9 @@ from gpuguard.model.observation import Observation
 from gpuguard.model.process import Process
 from gpuguard.model.ruleset import RuleSet
 from gpuguard.model.state import State
-from gpuguard.model.verdict import Verdict
 from gpuguard.model.write import ProgramsChanged, Standing, Write
 from gpuguard.sentinel.wire import Overflow
+from gpuguard.systemd.events import Called
 from tests.guard.made import GPU0, GPU1, GROUP, UNIT, entitled, scope
 from tests.guard.post import Post
 from tests.lab.sim.node import SimNode
@@ -119,6 +120,30 @@ class TestHealed:
         desk.post.guard.parts.causes.reload_ended(time.monotonic())
         lost = await desk.told("lost")
         assert (lost["cause"], lost["writer"]) == ("reload", "systemd")
+
+    async def test_does_not_wait_for_ever(self, desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+        """A reload that has no end is told of as it stands."""
+        monkeypatch.setattr(written, "_LONGEST_GRACE", 0.2)
+        desk.post.guard.parts.causes.reload_began(time.monotonic() - 1.0)
+        await desk.take(healed())
+        assert (await desk.told("lost"))["cause"] == "reload"
+
+    async def test_waits_for_the_bus_where_it_is_not_known_what_was_set(self, desk: Desk) -> None:
+        """A runtime's update is known by its command line; what it sets the monitor tells, a little later."""
+        update = Process(71, "systemctl", "/usr/bin/systemctl", ("systemctl", "set-property", UNIT), native=True)
+        await desk.take(healed(SYSTEMD, update))
+        assert not desk.post.events("lost")
+        call = Called("SetUnitProperties", UNIT, ("CPUShares",), ":1.9", 71)
+        desk.post.guard.parts.causes.called(call, (update,), time.monotonic())
+        assert (await desk.told("lost"))["property"] == ["CPUShares"]
+
+    async def test_was_whole_again_then(self, desk: Desk) -> None:
+        """What happened before cannot have taken what is missing later; an older one puts nothing back."""
+        write = healed(SYSTEMD, RELOADER)
+        await desk.take(write)
+        assert desk.scope.whole_at == write.whole_at
+        await desk.take(replace(write, whole_at=write.at - 9.0))
+        assert desk.scope.whole_at == write.whole_at
 
     async def test_of_an_unknown_writer(self, desk: Desk) -> None:
         """Unknown stays unknown, and counts as a repair that a fight may be made of."""
@@ -242,10 +267,24 @@ class TestOthers:
         await desk.take(healed(SYSTEMD, RELOADER))
         assert desk.post.events("repaired")
 
-    async def test_a_fight_that_the_sentinel_gave_up_is_looked_at(self, desk: Desk) -> None:
-        """The look tells of it, with its pause."""
-        desk.scope.verdict = Verdict(State.PARTIAL, lost=rules(GPU0))
-        assert await desk.take(replace(changed(None, BASICS, GPU1), refused=True)) == [GROUP]
+    @pytest.mark.parametrize("trouble", [{"refused": True}, {"error": "EPERM"}], ids=["fight", "error"])
+    async def test_what_the_sentinel_could_not_do_is_looked_at(self, desk: Desk, trouble: dict[str, Any]) -> None:
+        """However whole the list is by then; a write that takes nothing is no reason for a look."""
+        harmless = changed(None, BASICS, GPU0, GPU1)
+        assert await desk.take(harmless) == []
+        assert await desk.take(replace(harmless, **trouble)) == [GROUP]
+
+    async def test_the_last_writer_is_the_one_that_denied(self, desk: Desk) -> None:
+        """Who allows what is there already has taken nothing."""
+        await desk.take(changed(SYSTEMD, BASICS, GPU0, GPU1, denied=False))
+        await until(lambda: desk.scope.last is not None)
+        denies = replace(changed(SYSTEMD, BASICS, GPU0, GPU1), requester=(RELOADER,))
+        await desk.take(denies)
+        allows = replace(changed(SYSTEMD, BASICS, GPU0, GPU1, denied=False), requester=(ADMIN,))
+        await desk.take(allows)
+        await asyncio.sleep(0.35)
+        assert desk.scope.last is not None
+        assert desk.scope.last[1].requester == (RELOADER,)
 
 
 class TestGrowing:
