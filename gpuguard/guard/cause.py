@@ -113,7 +113,9 @@ class Causes:
 
     def programs_change(self, hint: ProgramsChanged) -> None:
         """Note that somebody attaches or detaches programs (cgroup v2)."""
-        self._hint = hint
+        # A container may call as often as it likes, to be refused: it does not hide who is at work.
+        if not (_by_container(hint) and self._hint is not None and hint.at - self._hint.at < _FRESH):
+            self._hint = hint
         if hint.requester:
             self._waiting.append((hint.at, hint.requester))
 
@@ -236,6 +238,10 @@ class Causes:
     @staticmethod
     def _fresh(call: Optional[_Call], at: float) -> bool:
         return call is not None and abs(at - call.at) < _FRESH
+
+
+def _by_container(hint: ProgramsChanged) -> bool:
+    return hint.writer is not None and hint.writer.role is Role.CONTAINER
 
 
 def _reloads(asked: Optional[Request]) -> bool:

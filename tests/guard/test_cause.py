@@ -167,3 +167,15 @@ def test_a_caller_beside_one_who_was_seen_waiting(causes: Causes) -> None:
     causes.called(Called("Reload", None, (), ":1.9", 7), (Process(7, "python3"),), 0.95)
     causes.reload_began(1.0, ASKER)
     assert causes.of_loss(UNIT, GROUP, 1.1).requester == ASKER
+
+
+def test_a_container_that_calls_bpf_hides_nobody(causes: Causes) -> None:
+    """The tracer tells of calls that the kernel then refuses: whoever was at work just before is the one."""
+    inside = Process(50, "x", "/x", control_group=GROUP.replace("docker-x", f"docker-{'ab' * 32}"))
+    admin = Process(51, "bpftool", "/usr/sbin/bpftool", native=True)
+    causes.programs_change(ProgramsChanged(1.0, "bpftool", admin, (admin,)))
+    for at in (1.1, 1.2):
+        causes.programs_change(ProgramsChanged(at, "x", inside, (inside,)))
+    assert causes.of_loss(UNIT, GROUP, 1.3) == Cause("manual", admin, since=1.0)
+    causes.programs_change(ProgramsChanged(5.0, "x", inside, (inside,)))
+    assert causes.of_loss(UNIT, GROUP, 5.1).writer == inside
