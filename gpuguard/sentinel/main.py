@@ -52,6 +52,6 @@ def _leave(_signal: int, _frame: FrameType | None) -> None:
 
 
 def _more_descriptors() -> None:
-    """Take as many as may be had: two are kept for each scope."""
+    """Take as many as may be had: some are kept for each scope."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
