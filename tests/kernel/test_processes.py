@@ -50,10 +50,19 @@ def asker(tmp_path: Path) -> Path:
 
 
 def start(running: list[subprocess.Popen[bytes]], *command: str, executable: str = SLEEP) -> int:
-    """Start a program under a command line of the caller's and return its number once it runs."""
-    running.append(subprocess.Popen(command, executable=executable, stdin=subprocess.PIPE, stdout=subprocess.PIPE))
-    pid = running[-1].pid
-    until(lambda: (PROC / f"{pid}/exe").resolve() == Path(executable).resolve(), 5, "the start of a program")
+    """Start a program under a command line of the caller's and return its number once it runs.
+
+    A program that has just begun has no command line yet. In another directory Python 3.13 does not start it by
+    posix_spawn(3), for which it wants a name.
+    """
+    pipe = subprocess.PIPE
+    running.append(subprocess.Popen(command, executable=executable, stdin=pipe, stdout=pipe, cwd="/"))
+    pid, path = running[-1].pid, Path(executable).resolve()
+
+    def runs() -> bool:
+        return (PROC / f"{pid}/exe").resolve() == path and bool((PROC / f"{pid}/cmdline").read_bytes())
+
+    until(runs, 5, "the start of a program")
     return pid
 
 
