@@ -50,8 +50,8 @@ class Teller:
         return self._processes.runs(pid)
 
     def happened(self, happening: Happening) -> None:
-        """Have somebody's name found, as long as he is there."""
-        if happening.pid:
+        """Have somebody's name found, as long as he is there. Where too many wait for that it is not."""
+        if happening.pid and len(self._nameless) < _MOST:
             self._nameless.append(happening)
 
     def over(self, happening: Happening) -> None:
