@@ -21,11 +21,12 @@ def on_purpose(
 
     systemd and the runtimes rewrite whole lists, and what that takes away nobody meant. Another program that can be
     identified means it when it takes nothing but what the container is entitled to, and leaves the rest of the list
-    alone. A list that is emptied altogether ("a" in devices.deny) is no single rule.
+    alone. A list that is emptied altogether ("a" in devices.deny) is no single rule, also where somebody has begun to
+    fill it again before it was looked at.
     """
     if writer is None or writer.role not in _DELIBERATE or before is None or after is None:
         return frozenset()
-    if before.unrestricted or after.unrestricted or not after.rules:
+    if before.unrestricted or after.unrestricted or not after.rules or before.missing(after.rules):
         return frozenset()
     taken = frozenset(rule for rule in entitled if before.covers(rule) and not after.covers(rule))
     vanished = after.missing(before.rules)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import Optional
 
 from gpuguard.model.process import Role
 from gpuguard.model.revocation import on_purpose
 from gpuguard.model.rule import Rule
 from gpuguard.sentinel.lists import Missing, known
+from gpuguard.sentinel.reflex import Reflex
 from gpuguard.sentinel.scope import Happening
 
 _SYSTEMD = 1
@@ -17,16 +17,27 @@ _SYSTEMD = 1
 _LONGEST_REWRITE = 0.05
 
 
-def at_once(happening: Happening, done: Optional[tuple[bytes, str]] = None) -> bool:
+def after_reflex(happening: Happening, done: Reflex) -> bool:
+    """Look at what came of it; return whether the rest is to be looked for again a little later.
+
+    Raises CgroupGoneError, CgroupUnreadableError.
+    """
+    scope = happening.scope
+    happening.before, happening.after = scope.seen, done.found
+    lost, left = scope.lacking(done.found).at_once, scope.look()
+    happening.restored = lost - left.at_once
+    if lost and not left:
+        happening.whole_at = done.written_at
+    return bool(left.later)
+
+
+def at_once(happening: Happening) -> bool:
     """Write back what nobody else will; return whether the rest is to be looked for again a little later.
 
-    `done`: what Scope.quick() has done already. Raises CgroupGoneError, CgroupUnreadableError.
+    Raises CgroupGoneError, CgroupUnreadableError.
     """
     scope = happening.scope
     happening.before = scope.seen
-    if done is not None:
-        happening.after, refusal = done
-        return bool(_restored(happening, scope.lacking(happening.after).at_once, refusal).later)
     lacking = scope.look()
     happening.after = scope.seen
     if not lacking or not scope.watched.heal or _meant(happening, lacking) or _refused(happening):
@@ -73,12 +84,8 @@ def whole(happenings: list[Happening]) -> None:
 
 
 def _restore(happening: Happening, rules: frozenset[Rule], lines: tuple[bytes, ...]) -> Missing:
-    return _restored(happening, rules, happening.scope.files.write(lines))
-
-
-def _restored(happening: Happening, rules: frozenset[Rule], refusal: str) -> Missing:
-    """Look at what came of it."""
     scope = happening.scope
+    refusal = scope.files.write(lines)
     left = scope.look()
     if not left:
         happening.whole_at = time.monotonic()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Optional
 
-from gpuguard.kernel.device_files import DeviceFiles
+from gpuguard.kernel.device_files import GLANCE, DeviceFiles
 from gpuguard.model.backoff import Backoff
 from gpuguard.model.process import Process
 from gpuguard.model.rule import Rule
@@ -16,7 +16,6 @@ from gpuguard.sentinel.lists import Missing, known, missing, parse, same
 _MOST_DENIES = 500
 _MOST_EVENTS = 5000
 # Lists of one scope; a rewrite shows some 13.
-_MOST_ANSWERS = 64
 
 
 @dataclass
@@ -70,12 +69,16 @@ class Scope:
     files: DeviceFiles
     backoff: Backoff
     seen: Optional[bytes] = None
+    beginning: Optional[bytes] = None
+    """Of what was seen: as much of it as a glance shows."""
     revoked: frozenset[Rule] = frozenset()
     open: list[Happening] = field(default_factory=list)
     writers: dict[int, Optional[Process]] = field(default_factory=dict)
     """Of devices.allow, since the last look at what they wrote."""
-    answers: dict[bytes, tuple[bytes, ...]] = field(default_factory=dict)
-    """What to write at once where the list is one that was seen before."""
+    keys: tuple[bytes, ...] = ()
+    """What events call its files."""
+    first: tuple[bytes, ...] = ()
+    """What to write at once when systemd has denied all."""
     settling: bool = False
     settled: Optional[bytes] = None
     """While `settling`: its list before that."""
@@ -107,38 +110,12 @@ class Scope:
         if self.revoked and self.revoked != (still := parse(text).missing(self.revoked)):
             self.revoked = still
             self._want()
-        lacking = self.lacking(text)
-        if self.watched.heal and len(self.answers) < _MOST_ANSWERS:
-            self.answers[text] = lacking.lines
-        return lacking
+        self.beginning = text[:GLANCE]
+        return self.lacking(text)
 
     def lacking(self, text: bytes) -> Missing:
         """Return what a list lacks. Raises CgroupUnreadableError."""
         return missing(text, self._undeclared, self._declared)
-
-    def prepare(self) -> None:
-        """Work out what to write when systemd is seen anywhere in its next rewrite. Raises CgroupUnreadableError.
-
-        The kernel keeps rules in the order in which they were written, and systemd writes them in the same each time.
-        """
-        if not self.watched.heal or self.seen is None:
-            return
-        own = set(self.lacking(b"").lines)
-        text = b""
-        for line in (b"", *self.seen.splitlines(keepends=True)):
-            if line.rstrip() not in own and len(self.answers) < _MOST_ANSWERS:
-                text += line
-                self.answers[text] = self.lacking(text).lines
-
-    def quick(self) -> Optional[tuple[bytes, str]]:
-        """Write back at once what the list lacks, if it is one that was seen before.
-
-        Return the list as it was, and why something could not be written; None when nothing was. Raises
-        CgroupGoneError, CgroupUnreadableError.
-        """
-        text = self.files.read()
-        lines = self.answers.get(text)
-        return (text, self.files.write(lines)) if lines else None
 
     def respect(self, rules: frozenset[Rule]) -> None:
         """Let these be away: somebody meant it."""
@@ -154,6 +131,6 @@ class Scope:
         return self._denies > _MOST_DENIES or self._events > _MOST_EVENTS
 
     def _want(self) -> None:
-        self.answers.clear()
         self._undeclared = same(self.watched.undeclared - self.revoked)
         self._declared = same(self.watched.declared - self.revoked - self.watched.undeclared)
+        self.first = missing(b"", self._undeclared, frozenset()).lines if self.watched.heal else ()

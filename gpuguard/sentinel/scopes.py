@@ -5,7 +5,9 @@ Two fanotify groups: what was denied comes first, and is not queued behind the d
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Optional
 
 from gpuguard.errors import FanotifyError
@@ -23,9 +25,10 @@ class Scopes:
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self._hierarchy = OpenHierarchy(settings.cgroup / "devices")
-        self.denies, self.allows = Fanotify(), Fanotify()
+        self.handles = handles = _handles(self._hierarchy.root)
+        self.denies, self.allows = Fanotify(handles=handles), Fanotify(handles=handles)
         self._by_name: dict[str, Scope] = {}
-        self._by_inode: dict[int, Scope] = {}
+        self.by_key: dict[bytes, Scope] = {}
 
     def __iter__(self) -> Iterator[Scope]:
         """Go through them; they may be dropped meanwhile."""
@@ -35,9 +38,9 @@ class Scopes:
         """Return the scope of this control group, None when it is not watched."""
         return self._by_name.get(control_group)
 
-    def of_file(self, inode: int) -> Optional[Scope]:
+    def of_file(self, key: bytes) -> Optional[Scope]:
         """Return the scope that a written file belongs to, None when nobody listens to it now."""
-        scope = self._by_inode.get(inode)
+        scope = self.by_key.get(key)
         return None if scope is None or scope.resting else scope
 
     def open(self, watched: Watched) -> Scope:
@@ -46,7 +49,13 @@ class Scopes:
         files = self._hierarchy.files(watched.control_group, watched.inode)
         scope = Scope(watched, files, Backoff(limits.max_repairs, limits.window, limits.pause))
         self._by_name[watched.control_group] = scope
-        self._by_inode[files.deny_inode] = self._by_inode[files.allow_inode] = scope
+        try:
+            scope.keys = (self.denies.key(files.deny), self.allows.key(files.allow))
+        except FanotifyError:
+            files.close()
+            del self._by_name[watched.control_group]
+            raise
+        self.by_key.update(dict.fromkeys(scope.keys, scope))
         self.listen(scope)
         return scope
 
@@ -71,5 +80,27 @@ class Scopes:
         scope.closed = True
         self.rest(scope)
         del self._by_name[scope.watched.control_group]
-        del self._by_inode[scope.files.deny_inode], self._by_inode[scope.files.allow_inode]
+        for key in scope.keys:
+            self.by_key.pop(key, None)
         scope.files.close()
+
+
+def _handles(root: Path) -> bool:
+    """Whether the kernel names the files of a hierarchy by handles."""
+    try:
+        fd = os.open(root / "devices.deny", os.O_WRONLY | os.O_CLOEXEC)
+    except OSError:
+        return False
+    group = None
+    try:
+        group = Fanotify(handles=True)
+        group.key(fd)
+        group.mark(fd)
+    except FanotifyError:
+        return False
+    else:
+        return True
+    finally:
+        os.close(fd)
+        if group is not None:
+            group.close()

@@ -5,13 +5,16 @@ from __future__ import annotations
 import os
 import select
 import time
+from collections.abc import Callable
 from typing import NoReturn, Optional
 
 from gpuguard.errors import CgroupGoneError, CgroupUnreadableError, FanotifyError
+from gpuguard.kernel.device_files import GLANCE
 from gpuguard.model.process import Role
 from gpuguard.model.write import Watched
 from gpuguard.sentinel import healing
 from gpuguard.sentinel.link import Link
+from gpuguard.sentinel.reflex import Reflex, answer
 from gpuguard.sentinel.scope import Happening, Scope
 from gpuguard.sentinel.scopes import Scopes
 from gpuguard.sentinel.settings import Settings
@@ -77,20 +80,17 @@ class Writes:
         poll = select.poll()
         poll.register(self._scopes.denies, select.POLLIN)
         poll.register(self._scopes.allows, select.POLLIN)
-        denies = self._scopes.denies.fileno()
+        poll.register(self._link, select.POLLIN)
+        allows, link = self._scopes.allows.fileno(), self._link.fileno()
         while True:
-            poll.register(self._link, select.POLLIN | (select.POLLOUT if self._link.full else 0))
-            ready = dict(poll.poll(self._patience()))
-            if denies in ready:
-                self._read_denies()
+            ready = poll.poll(self._patience())
+            self._read_denies()  # whatever it is that is ready: this is what cannot wait
             self._attend()
-            if self._link.fileno() in ready:
-                self._link.flush()
-                for message in self._link.receive():
-                    self._take(message)
-                    self._attend()
-            if self._scopes.allows.fileno() in ready:
-                self._allowed()
+            for fd, _ in ready:
+                if fd == link:
+                    self._listen()
+                elif fd == allows:
+                    self._allowed()
             for _ in range(_STEPS):
                 if not self._teller.busy:
                     break
@@ -99,6 +99,14 @@ class Writes:
                 self._allowed()
             if self._pings:
                 self._answer()
+            poll.modify(self._link, select.POLLIN | (select.POLLOUT if self._link.full else 0))
+
+    def _listen(self) -> None:
+        """Take what the daemon says."""
+        self._link.flush()
+        for message in self._link.receive():
+            self._take(message)
+            self._attend()
 
     def _patience(self) -> Optional[float]:
         """Return how long nothing need be done, in milliseconds; None for ever."""
@@ -116,43 +124,48 @@ class Writes:
         self._timers.run()
 
     def _read_denies(self) -> None:
-        for event in self._scopes.denies.read():
+        """Heal what was denied. Of systemd's denies the most is done before they are understood."""
+        denies = self._scopes.denies
+        done: dict[bytes, Reflex] = {}
+        if self._scopes.handles:
+            events = [
+                one for some in answer(denies.fileno(), self._scopes.by_key, done) for one in denies.understand(some)
+            ]
+        else:
+            events = denies.read()
+        for event in events:
             if event is None:
                 self._lost()
             else:
-                self._denied(*event)
+                self._denied(*event, done.pop(event[0], None))
 
-    def _denied(self, inode: int, pid: int) -> None:
-        at = time.monotonic()
-        scope = self._scopes.of_file(inode)
+    def _denied(self, key: bytes, pid: int, done: Optional[Reflex]) -> None:
+        scope = self._scopes.of_file(key)
         if scope is None:
             return
-        if pid == _SYSTEMD:
-            done = self._quick(scope)
-            happening = Happening(scope, at, denied=True, pid=_SYSTEMD)
-            scope.rewritten_at = at
-        elif pid in self._own:
+        if pid in self._own:
             self._settle(scope)
             return
+        happening = Happening(scope, time.monotonic() if done is None else done.at, denied=True, pid=pid)
+        if pid == _SYSTEMD:
+            scope.rewritten_at = happening.at
         else:
-            done = None
-            happening = Happening(scope, at, denied=True, pid=pid, writer=self._teller.identify(pid))
-        self._heal(happening, done)
+            happening.writer = self._teller.identify(pid)
+        if done is not None and done.written_at is not None and len(done.found) < GLANCE:
+            self._heal(happening, lambda one: healing.after_reflex(one, done))
+        else:
+            self._heal(happening, healing.at_once)
+        self._told_later(happening)
+
+    def _told_later(self, happening: Happening) -> None:
         self._teller.happened(happening)
-        if scope.too_many(at, denied=True):
-            self._rest(scope)
+        if happening.scope.too_many(happening.at, denied=True):
+            self._rest(happening.scope)
 
-    def _quick(self, scope: Scope) -> Optional[tuple[bytes, str]]:
-        """Do the usual thing before anything else, even before it is noted down."""
-        try:
-            return scope.quick()
-        except (CgroupGoneError, CgroupUnreadableError):
-            return None  # the look that follows tells
-
-    def _heal(self, happening: Happening, done: Optional[tuple[bytes, str]] = None) -> None:
+    def _heal(self, happening: Happening, how: Callable[[Happening], bool]) -> None:
         scope = happening.scope
         try:
-            again = healing.at_once(happening, done)
+            again = how(happening)
         except CgroupGoneError:
             self._drop(scope)
             return
@@ -182,9 +195,10 @@ class Writes:
         self._over(happenings)
 
     def _over(self, happenings: list[Happening]) -> None:
-        """Have them told; a look that nobody's write was the reason for, if something came of it."""
+        """Have them told, if something came of it: a file that was emptied first has not been written yet."""
         for one in happenings:
-            if one.denied or one.restored or one.refused or one.error:
+            changed = one.before != one.after
+            if (changed and (one.denied or one.refused)) or one.restored or one.error:
                 self._teller.over(one)
 
     def _allowed(self) -> None:
@@ -192,8 +206,8 @@ class Writes:
             if event is None:
                 self._lost()
                 continue
-            inode, pid = event
-            scope = self._scopes.of_file(inode)
+            key, pid = event
+            scope = self._scopes.of_file(key)
             if scope is None:
                 continue
             at = time.monotonic()
@@ -300,7 +314,6 @@ class Writes:
         happening = Happening(scope, time.monotonic(), denied=False, before=scope.seen)
         try:
             lacking = scope.look()
-            scope.prepare()
         except CgroupGoneError:
             self._drop(scope)
             return
@@ -318,7 +331,7 @@ class Writes:
         self._link.send(Overflow())
         for scope in self._scopes:
             if not scope.resting:
-                self._heal(Happening(scope, time.monotonic(), denied=False))
+                self._heal(Happening(scope, time.monotonic(), denied=False), healing.at_once)
 
     def _rest(self, scope: Scope) -> None:
         """Stop listening for a while: whoever writes so often must not have a processor for himself."""
@@ -334,7 +347,7 @@ class Writes:
         except FanotifyError as error:
             self._blind(scope.watched, str(error))
             return
-        self._heal(Happening(scope, time.monotonic(), denied=False))
+        self._heal(Happening(scope, time.monotonic(), denied=False), healing.at_once)
 
     def _drop(self, scope: Scope) -> None:
         """Let go of a scope; what is not told of it yet is told as it stands."""

@@ -61,6 +61,10 @@ class TestTaken:
         """An "a" takes all, of which nobody has thought singly."""
         assert revoked(write(ADMIN, (*BASICS, *GPUS), ()), entitled(*GPUS)) == frozenset()
 
+    def test_everything_while_another_fills_the_list_again(self) -> None:
+        """What is there now was not there before: the list was emptied, and systemd is about to write it."""
+        assert revoked(write(ADMIN, GPUS, BASICS[:1]), entitled(*GPUS)) == frozenset()
+
     def test_more_than_the_devices(self) -> None:
         """Who takes other rules along rewrites a list."""
         assert revoked(write(ADMIN, (*BASICS, *GPUS), BASICS[:1]), entitled(*GPUS)) == frozenset()

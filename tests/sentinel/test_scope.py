@@ -44,26 +44,16 @@ def test_declared_and_undeclared(made: tuple[Groups, Scope]) -> None:
     assert scope.look().every_line == (GPU0.encode(), GPU1.encode())
 
 
-def test_the_usual_rewrite_is_answered_without_a_thought(made: tuple[Groups, Scope]) -> None:
-    """Wherever systemd is in it; what systemd writes is not written for it, and nothing at all in observe mode."""
+def test_what_is_written_first(made: tuple[Groups, Scope]) -> None:
+    """What systemd is not known to write itself, without what was meant to go; nothing where it must only look."""
     kernel, scope = made
-    assert scope.quick() is None
+    assert scope.first == (GPU0.encode(),)
     scope.look()
-    scope.prepare()
-    assert scope.answers == {
-        b"": (GPU0.encode(),),
-        b"c 1:3 rwm\n": (GPU0.encode(),),
-        b"c 1:3 rwm\nc 195:1 rw\n": (GPU0.encode(),),
-        b"c 1:3 rwm\nc 195:0 rw\nc 195:1 rw\n": (),
-    }
-    kernel.deny(kernel.scope, "a")
-    kernel.allow(kernel.scope, NULL)
-    assert scope.quick() == (b"c 1:3 rwm\n", "")
-    assert kernel.lines(kernel.scope) == [NULL, GPU0]
+    assert scope.beginning == scope.seen
+    scope.respect(rules(GPU0))
+    assert not scope.first
     scope.watch(Watched(kernel.scope, scope.watched.inode, rules(GPU1), heal=False))
-    scope.look()
-    scope.prepare()
-    assert scope.quick() is None
+    assert not scope.first
 
 
 @pytest.mark.invariant(1)

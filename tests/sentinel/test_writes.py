@@ -158,6 +158,8 @@ class TestLosses:
         write = one(sentinel.writes())
         assert (write.restored, write.whole_at, write.after) == (frozenset(), None, RuleSet())
         assert listed(scope) == RuleSet()
+        give(scope, *GPU)
+        sentinel.caught_up()
         (scope.cgroup / "devices.deny").write_text("a")
         until(lambda: any(write.writer is None for write in sentinel.writes()), 5, "a write by nobody who can be seen")
 
@@ -233,7 +235,6 @@ class TestOnPurpose:
         assert write.before is not None
         assert write.after is not None
         assert write.before.missing(write.after.rules) == rules("c 195:1 rw")
-
 
     @pytest.mark.invariant(1)
     def test_what_others_add_at_the_same_time_is_not_his(self, sentinel: Driven, scope: Scope) -> None:
@@ -342,7 +343,8 @@ class TestTooMuch:
             sentinel.watch(scope)
             shell(scope, "for n in 1 2 3 4 5; do echo a > $D/devices.deny; sleep 0.05; done")
             writes = sentinel.writes()
-            assert [write.refused for write in writes] == [False, False, False, True, True]
+            # Once refused it stays away, and there is nothing new to tell.
+            assert [write.refused for write in writes] == [False, False, False, True]
             assert listed(scope) == RuleSet()
             # systemd is not the one that is fought with.
             node_v1.run(["systemctl", "daemon-reload"])

@@ -1,0 +1,113 @@
+"""What is done before anything is understood. Needs root, and cgroup v1."""
+
+from __future__ import annotations
+
+import os
+import struct
+from collections.abc import Iterator
+
+import pytest
+
+from gpuguard.kernel.device_files import OpenHierarchy
+from gpuguard.kernel.fanotify import EVENT, HANDLE_AT, Fanotify
+from gpuguard.model.backoff import Backoff
+from gpuguard.model.write import Watched
+from gpuguard.sentinel.reflex import Reflex, answer
+from gpuguard.sentinel.scope import Scope
+from tests.kernel.groups import Groups
+from tests.model.looks import rules
+
+GPU0, GPU1, NULL = "c 195:0 rw", "c 195:1 rw", "c 1:3 rwm"
+KEY = b"\x08\0\0\0\xfe\0\0\0\x07\0\0\0\0\0\0\0"
+
+
+@pytest.fixture
+def scope(kernel: Groups) -> Iterator[Scope]:
+    """Return a scope that was looked at; systemd is known to write GPU1."""
+    inode = kernel.make(kernel.scope, NULL, GPU0, GPU1)
+    files = OpenHierarchy(kernel.root).files(kernel.scope, inode)
+    made = Scope(Watched(kernel.scope, inode, rules(GPU0), rules(GPU1)), files, Backoff(5, 60.0, 30.0))
+    made.look()
+    yield made
+    files.close()
+
+
+@pytest.fixture
+def queue() -> Iterator[tuple[int, int]]:
+    """Return both ends of what stands in for a fanotify group: systemd cannot be had write at a given moment."""
+    reader, writer = os.pipe()
+    os.set_blocking(reader, False)
+    yield reader, writer
+    os.close(reader)
+    os.close(writer)
+
+
+def event(pid: int, key: bytes = KEY) -> bytes:
+    """Return an event as the kernel makes it."""
+    length = HANDLE_AT + len(key)
+    head = EVENT.pack(length, 3, 0, EVENT.size, 2, -1, pid)
+    return head + struct.pack("=BBHQ", 1, 0, length - EVENT.size, 0) + key
+
+
+def test_the_form_of_an_event(kernel: Groups) -> None:
+    """The kernel's own are read alike."""
+    kernel.make(kernel.scope)
+    fd = os.open(kernel.path(kernel.scope) / "devices.deny", os.O_WRONLY)
+    group = Fanotify(handles=True)
+    group.mark(fd)
+    kernel.deny(kernel.scope, "a")
+    (some,) = answer(group.fileno(), {}, {})
+    assert group.understand(some) == [(group.key(fd), os.getpid())]
+    assert some[HANDLE_AT:] == group.key(fd)
+    group.close()
+    os.close(fd)
+
+
+def test_what_systemd_took_is_there_again(kernel: Groups, scope: Scope, queue: tuple[int, int]) -> None:
+    """What it writes itself is not written for it."""
+    kernel.deny(kernel.scope, "a")
+    os.write(queue[1], event(1))
+    done: dict[bytes, Reflex] = {}
+    assert answer(queue[0], {KEY: scope}, done) == [event(1)]
+    assert kernel.lines(kernel.scope) == [GPU0]
+    assert done[KEY].found == b""
+    assert done[KEY].written_at is not None
+
+
+@pytest.mark.invariant(8)
+def test_a_list_that_is_as_it_was_is_not_written(kernel: Groups, scope: Scope, queue: tuple[int, int]) -> None:
+    """Some programs empty a file before they write it."""
+    before = kernel.lines(kernel.scope)
+    os.write(queue[1], event(1))
+    done: dict[bytes, Reflex] = {}
+    answer(queue[0], {KEY: scope}, done)
+    assert done[KEY].written_at is None
+    assert kernel.lines(kernel.scope) == before
+
+
+def test_others_are_understood_first(kernel: Groups, scope: Scope, queue: tuple[int, int]) -> None:
+    """An administrator may mean it; what is not watched is nobody's."""
+    kernel.deny(kernel.scope, "a")
+    os.write(queue[1], event(77) + event(1, KEY[:-1] + b"\x01"))
+    done: dict[bytes, Reflex] = {}
+    assert answer(queue[0], {KEY: scope}, done) == [event(77) + event(1, KEY[:-1] + b"\x01")]
+    assert (done, kernel.lines(kernel.scope)) == ({}, [])
+
+
+def test_several_at_once(kernel: Groups, scope: Scope, queue: tuple[int, int]) -> None:
+    """Each event of one reading is answered; a queue that is empty is no error."""
+    kernel.deny(kernel.scope, "a")
+    os.write(queue[1], event(77) + event(1))
+    done: dict[bytes, Reflex] = {}
+    answer(queue[0], {KEY: scope}, done)
+    assert list(done) == [KEY]
+    assert answer(queue[0], {KEY: scope}, {}) == []
+
+
+def test_a_scope_that_is_gone(kernel: Groups, scope: Scope, queue: tuple[int, int]) -> None:
+    """It is left to whoever goes through the events."""
+    kernel.path(kernel.scope).rmdir()
+    os.write(queue[1], event(1))
+    done: dict[bytes, Reflex] = {}
+    assert answer(queue[0], {KEY: scope}, done) == [event(1)]
+    assert done == {}
