@@ -41,7 +41,7 @@ async def declare(parts: Parts, policy: Policy, scope: Scope) -> bool:
     keep = shield.stands(parts, policy, scope)
     deed = await parts.mender.declare(scope.target, scope.plan.declare, _curable(scope), keep=keep)
     scope.outstanding = not deed.answered
-    parts.causes.declared(scope.target.unit, parts.itself, time.monotonic())
+    parts.causes.declared(scope.target.unit, time.monotonic())
     _done(parts, scope, deed)
     await ask_systemd(parts, scope)
     in_vain = deed.answered and (deed.refused or not _forgotten(scope))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -76,7 +75,6 @@ def assemble(  # noqa: PLR0913 - each is a fact of its own
         ledger=ledger,
         recorder=Recorder(metrics, log, guarded.node_of),
         causes=Causes(systemd=processes.read(1) or SYSTEMD),
-        itself=processes.lineage(os.getpid()),
         sentinel=Sentinel(lambda fd: _sentinel(settings, mode, fd)),
         start_phase=StartPhase(_hierarchy(mode, Path(paths.cgroup)), Path(paths.proc)),
     )

@@ -63,7 +63,7 @@ class Causes:
         self._writes: dict[str, Write] = {}
         self._hint: Optional[ProgramsChanged] = None
         self._waiting: deque[tuple[float, Lineage]] = deque(maxlen=_MAX_WAITING)
-        self._declared: dict[str, _Call] = {}
+        self._declared: dict[str, float] = {}
         self.recent = recent
         self._systemd = systemd
 
@@ -100,11 +100,11 @@ class Causes:
         if call.member in _RELOADING:
             self._reload_call = _Call(now, caller)
         elif call.unit is not None and call.member == _SETTING:
-            _keep(self._calls, call.unit, _Call(now, caller, call.properties))
+            _keep(self._calls, call.unit, _Call(now, caller, tuple(dict.fromkeys(call.properties))))
 
-    def declared(self, unit: str, by: Lineage, now: float) -> None:
-        """Note that gpuguard itself has had systemd set a unit's devices: no loss is put down to that."""
-        _keep(self._declared, unit, _Call(now, by, ("DeviceAllow",)))
+    def declared(self, unit: str, now: float) -> None:
+        """Note that gpuguard itself has had systemd set a unit's devices."""
+        _keep(self._declared, unit, now)
 
     def wrote(self, write: Write) -> None:
         """Note a write to a list (cgroup v1)."""
@@ -128,12 +128,10 @@ class Causes:
         ancestors = tuple(process for process in write.requester if process.pid != write.writer.pid)
         return Cause(_WORDS.get(write.writer.role, "unknown"), write.writer, ancestors, since=write.at)
 
-    def of_change(self, unit: str, control_group: str, now: float, whole_at: Optional[float]) -> Cause:
-        """Put a change of a list, which need have taken nothing, down to what happened last."""
-        own = self._declared.get(unit)
-        if own is not None and self._fresh(own, now) and self._reload_at(now, own.at) is None:
-            return Cause("property", self._systemd, own.caller, own.properties, own.at)
-        return self.of_loss(unit, control_group, now, whole_at)
+    def own(self, unit: str, now: float) -> bool:
+        """Whether systemd has just written a unit's devices for gpuguard itself, and for nobody else since."""
+        at = self._declared.get(unit)
+        return at is not None and now - at < _FRESH and self._reload_at(now, at) is None
 
     def of_loss(self, unit: str, control_group: str, now: float, whole_at: Optional[float] = None) -> Cause:
         """Put a loss that is seen now down to what happened last. Unknown stays unknown.

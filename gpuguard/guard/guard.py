@@ -225,7 +225,9 @@ class Guard:
     def _rewritten(self, scope: Scope) -> None:
         """Note that programs were changed (cgroup v2); on v1 the sentinel tells of each write."""
         unit, now = scope.target.unit, time.monotonic()
-        cause = self.parts.causes.of_change(unit, scope.target.control_group, now, scope.whole_at)
+        if self.parts.causes.own(unit, now):
+            return
+        cause = self.parts.causes.of_loss(unit, scope.target.control_group, now, scope.whole_at)
         scope.last = (time.time(), cause)
         self.parts.recorder.metrics.device_write(cause.writer.program if cause.writer is not None else None)
 

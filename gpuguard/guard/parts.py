@@ -14,7 +14,6 @@ from gpuguard.guard.sentinel import Sentinel
 from gpuguard.guard.units import Units
 from gpuguard.kernel.devices import DeviceControl
 from gpuguard.kernel.start_phase import StartPhase
-from gpuguard.model.process import Process
 
 
 @dataclass(frozen=True)
@@ -47,5 +46,3 @@ class Parts:
     causes: Causes
     sentinel: Sentinel
     start_phase: StartPhase
-    itself: tuple[Process, ...] = ()
-    """This very process and its ancestors."""

@@ -100,6 +100,8 @@ class Recorder:
         if seconds is not None:
             self.metrics.outage(seconds)
         told = self._of(scope)
+        if told.outage is not None:  # perhaps by a guard before this one, which knew more
+            outage = replace(outage, cause=told.outage.cause)
         told.outage = None
         told.error = None
         self._tell_end(scope, outage, seconds)
@@ -198,7 +200,13 @@ class Recorder:
             self._tell_state(scope, told)
         told.state, told.reason = verdict.state, scope.reason
 
+    def safe(self, scope: Scope) -> None:
+        """Tell that systemd knows the devices now, which it did not; not before it is told that they were lost."""
+        self._tell_declared(scope, self._of(scope))
+
     def _tell_declared(self, scope: Scope, told: _Told) -> None:
+        if scope.untold and scope.state is State.PROTECTED:
+            return
         declared, told.declared = told.declared, ()
         if declared and scope.state is State.PROTECTED:
             emit(self.log, KINDS.declared, **self._fields(scope), devices=self._names(declared))

@@ -11,7 +11,7 @@ from structlog.typing import FilteringBoundLogger
 
 from gpuguard.kernel.executions import EXECUTIONS
 from gpuguard.model.reports import SourceReport
-from gpuguard.model.write import Standing
+from gpuguard.model.write import NOT_RUNNING, Standing
 from gpuguard.report.kinds import KINDS, emit
 from gpuguard.report.metrics import Metrics
 
@@ -30,7 +30,8 @@ class SourceRecorder:
     metrics: Metrics
     log: FilteringBoundLogger
     now: Callable[[], float] = time.monotonic
-    standing: Optional[Standing] = None
+    _standing: Optional[Standing] = None
+    _runs: bool = False
     _up: set[str] = field(default_factory=set)
     _down: dict[str, str] = field(default_factory=dict)
     _told: dict[str, float] = field(default_factory=dict)
@@ -39,7 +40,7 @@ class SourceRecorder:
     def take_over(self, other: SourceRecorder) -> None:
         """Go on from what another one has told: that is not told again."""
         self._down, self._told, self._owed = dict(other._down), dict(other._told), set(other._owed)
-        self.standing = other.standing
+        self._standing = other._standing
 
     def up(self, source: str) -> None:
         """Tell that a source works, if it was told that it did not."""
@@ -69,11 +70,21 @@ class SourceRecorder:
         return tuple(report for _, report in sorted({**works, **broken}.items()))
 
     def stands(self, standing: Standing) -> None:
-        """Tell how the sentinel runs."""
+        """Tell how the sentinel runs, in the journal not again when another one runs as the one before."""
+        if standing.scheduling == NOT_RUNNING:
+            self.metrics.sentinel(None)
+            self._runs = False
+            return
+        self._runs = True
         self.metrics.sentinel(standing.scheduling)
-        if standing != self.standing:
+        if standing != self._standing:
             emit(self.log, KINDS.sentinel_standing, scheduling=standing.scheduling, reason=standing.reason)
-        self.standing = standing
+        self._standing = standing
+
+    @property
+    def standing(self) -> Optional[Standing]:
+        """How the sentinel runs, None for not at all or not known."""
+        return self._standing if self._runs else None
 
     def lost(self, source: str) -> None:
         """Tell that the kernel had more to tell than was read; not again and again."""

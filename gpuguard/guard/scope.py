@@ -48,9 +48,9 @@ class Scope:
     the scope was last seen with all its rules; `made_good` is when the last rewrite by systemd began after which
     rules were given back; `deeds` and `error` are what the last look did and what failed of it. `last` is when its
     list was last written, in seconds since the epoch, and why. `paused`: the sentinel was told that the back-off
-    forbids repairs. `outstanding`: systemd has not answered a declaration. `shielded`: the shield stands for good;
-    `shields` counts how often one was raised or removed. `self_given` are rules that the container itself wrote while
-    it settled: they are not learnt.
+    forbids repairs. `untold`: so many writes to it wait to be told. `outstanding`: systemd has not answered a
+    declaration. `shielded`: the shield stands for good; `shields` counts how often one was raised or removed.
+    `self_given` are rules that the container itself wrote while it settled: they are not learnt.
     """
 
     target: Target
@@ -71,6 +71,7 @@ class Scope:
     whole_at: Optional[float] = None
     last: Optional[tuple[float, Cause]] = None
     paused: bool = False
+    untold: int = 0
     outstanding: bool = False
     shielded: bool = False
     shields: Optional[Backoff] = None

@@ -12,7 +12,7 @@ from typing import Optional, Union
 
 from gpuguard.errors import SentinelError
 from gpuguard.model.rule import Rule
-from gpuguard.model.write import ProgramsChanged, Standing, Watched, Write
+from gpuguard.model.write import NOT_RUNNING, ProgramsChanged, Standing, Watched, Write
 from gpuguard.sentinel.wire import LONGEST, Blind, Forget, Message, Overflow, Ping, Pong, decode, encode
 
 # The name of the source, for the metrics and the journal.
@@ -103,6 +103,7 @@ class Sentinel:
                 down(str(error))
             else:
                 down("it has ended")
+            tell(Standing(NOT_RUNNING))
             if loop.time() - began > _LIVED:
                 pause = _FIRST_PAUSE
             await asyncio.sleep(pause)

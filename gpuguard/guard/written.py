@@ -52,6 +52,8 @@ class Writes:
         self._look_at_all = look_at_all
         self._ended = ended
         self._later: set[asyncio.TimerHandle] = set()
+        self._owed: dict[asyncio.TimerHandle, Callable[[], None]] = {}
+        self._closing = False
         self._looks = 0
         self._again = False
 
@@ -78,10 +80,14 @@ class Writes:
             self._clock.soon()
 
     def close(self) -> None:
-        """Drop what is still to come."""
+        """Tell what is still to be told, and drop the looks to come."""
+        self._closing = True
         for handle in self._later:
             handle.cancel()
         self._later.clear()
+        for tell in self._owed.values():
+            tell()
+        self._owed.clear()
 
     def _write(self, told: Write) -> None:
         guard, write = self._guard, self._completed(told)
@@ -97,11 +103,11 @@ class Writes:
             self._gave_back(scope, write)
         if changed or write.restored or write.refused or write.error or _short_of(scope, write):
             self._watch.want(write.control_group, fresh=False)
-        began = time.monotonic()
         if len(self._later) >= _MAX_LATER or _clear(guard.parts.causes.of_write(_unit(scope), write)):
-            self._tell(scope, write, 0.0)
+            self._tell(scope, write)
         else:
-            self._in(_GRACE, lambda: self._tell(scope, write, began))
+            scope.untold += 1
+            self._tell_later(scope, write, time.monotonic())
 
     def _completed(self, write: Write) -> Write:
         """Say who wrote where the sentinel has come too late to see all of it."""
@@ -169,17 +175,28 @@ class Writes:
         if scope.entitled is not None and not scope.entitled.struck:
             self._guard.keep(scope, replace(scope.entitled, struck=True))
 
-    def _tell(self, scope: Scope, write: Write, began: float) -> None:
+    def _tell_later(self, scope: Scope, write: Write, began: float) -> None:
+        def due() -> None:
+            now = time.monotonic()
+            if self._guard.parts.causes.reloading(now) and now - began < _LONGEST_GRACE and not self._closing:
+                self._tell_later(scope, write, began)
+                return
+            scope.untold -= 1
+            self._tell(scope, write)
+
+        self._owed[self._in(_GRACE, due)] = due
+
+    def _tell(self, scope: Scope, write: Write) -> None:
         """Tell of a write when it is known what it is put down to."""
-        now, causes = time.monotonic(), self._guard.parts.causes
-        if causes.reloading(now) and now - began < _LONGEST_GRACE:
-            self._in(_GRACE, lambda: self._tell(scope, write, began))
-            return
-        cause = causes.of_write(_unit(scope), write)
-        if write.denied or scope.last is None:
-            scope.last = (_wall(write.at, now), cause)
+        recorder = self._guard.parts.recorder
+        cause = self._guard.parts.causes.of_write(_unit(scope), write)
+        by_systemd = cause.writer is not None and cause.writer.role is Role.SYSTEMD
+        if write.denied or not by_systemd or scope.last is None:
+            scope.last = (_wall(write.at, time.monotonic()), cause)
         if write.restored and write.whole_at is not None:
-            self._guard.parts.recorder.healed_at_the_write(scope, write, cause)
+            recorder.healed_at_the_write(scope, write, cause)
+        if not scope.untold:
+            recorder.safe(scope)
 
     def _hint(self, hint: ProgramsChanged) -> None:
         parts = self._guard.parts
@@ -200,16 +217,15 @@ class Writes:
         if not self._looks and self._again:
             self._look_soon()
 
-    def _in(self, delay: float, do: Callable[[], None]) -> None:
-        handle: Optional[asyncio.TimerHandle] = None
-
+    def _in(self, delay: float, do: Callable[[], None]) -> asyncio.TimerHandle:
         def due() -> None:
-            if handle is not None:
-                self._later.discard(handle)
+            self._later.discard(handle)
+            self._owed.pop(handle, None)
             do()
 
         handle = asyncio.get_running_loop().call_later(delay, due)
         self._later.add(handle)
+        return handle
 
 
 def _clear(cause: Cause) -> bool:

@@ -69,6 +69,10 @@ class ProgramsChanged:
     requester: tuple[Process, ...] = ()
 
 
+# In place of a scheduling class: there is no sentinel.
+NOT_RUNNING = "none"
+
+
 @dataclass(frozen=True)
 class Standing:
     """How the sentinel runs: its scheduling class ("rr", "nice" or "normal"), and why it is no better."""

@@ -271,15 +271,19 @@ class Writes:
         if isinstance(message, Watched):
             self._watch(message)
         elif isinstance(message, Forget):
-            self._unwatchable.pop(message.control_group, None)
+            self._sighted(message.control_group)
             scope = self._scopes.named(message.control_group)
             if scope is not None:
                 self._drop(scope)
         else:
             self._pings.append((time.monotonic() + _PATIENCE, message.number))
 
+    def _sighted(self, control_group: str) -> None:
+        """Say that all is seen again, if this was the last that was not."""
+        if self._unwatchable.pop(control_group, None) is not None and not self._unwatchable:
+            self._link.send(Overflow())
+
     def _watch(self, watched: Watched) -> None:
-        self._unwatchable.pop(watched.control_group, None)
         scope = self._scopes.named(watched.control_group)
         if scope is not None and scope.watched.inode != watched.inode:
             self._drop(scope)
@@ -290,10 +294,12 @@ class Writes:
             else:
                 scope.watch(watched)
         except CgroupGoneError:
+            self._sighted(watched.control_group)
             return  # the daemon finds that out by itself
         except (CgroupUnreadableError, FanotifyError) as error:
             self._blind(watched, str(error))
             return
+        self._sighted(watched.control_group)
         if not scope.resting:
             self._look(scope)
 
@@ -306,8 +312,6 @@ class Writes:
     def _try_again(self, watched: Watched) -> None:
         if self._unwatchable.get(watched.control_group) is watched:
             self._watch(watched)
-            if self._scopes.named(watched.control_group) is not None:
-                self._link.send(Overflow())
 
     def _look(self, scope: Scope) -> None:
         """See what is missing now, for which nobody is to blame; it is given back if it still is after a while."""

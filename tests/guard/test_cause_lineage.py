@@ -86,12 +86,12 @@ def test_who_asks_for_something_else_has_not_asked_for_a_reload_that_is_to_come(
 
 
 def test_what_gpuguard_declared_itself() -> None:
-    """Unless a reload came after it."""
+    """For two seconds, and unless a reload came after it."""
     causes = Causes()
-    causes.declared(UNIT, (ADMIN,), 5.0)
-    assert causes.of_change(UNIT, GROUP, 5.5, 4.0).properties == ("DeviceAllow",)
+    causes.declared(UNIT, 5.0)
+    assert [causes.own(UNIT, 5.1), causes.own(UNIT, 7.1), causes.own("docker-y.scope", 5.1)] == [True, False, False]
     causes.reload_began(5.2)
-    assert causes.of_change(UNIT, GROUP, 5.5, 4.0).cause == "reload"
+    assert not causes.own(UNIT, 5.3)
 
 
 def test_a_runtime_that_has_others_ask() -> None:

@@ -19,7 +19,7 @@ from gpuguard.model.observation import Observation
 from gpuguard.model.process import Process
 from gpuguard.model.ruleset import RuleSet
 from gpuguard.model.state import State
-from gpuguard.model.write import ProgramsChanged, Standing, Write
+from gpuguard.model.write import NOT_RUNNING, ProgramsChanged, Standing, Write
 from gpuguard.sentinel.wire import Overflow
 from gpuguard.systemd.events import Called
 from tests.guard.made import GPU0, GPU1, GROUP, UNIT, entitled, scope
@@ -165,6 +165,26 @@ class TestHealed:
         assert await desk.take(replace(healed(SYSTEMD, RELOADER), inode=8)) == []
         assert not desk.post.events("lost")
 
+    async def test_what_waits_is_told_at_the_end(self, desk: Desk) -> None:
+        """A stop, or other settings, in the middle of a reload: who took it stays as unknown as it is."""
+        desk.post.guard.parts.causes.reload_began(time.monotonic() + 60.0)
+        await desk.take(healed())
+        desk.writes.close()
+        assert [entry["kind"] for entry in desk.post.events("lost", "repaired")] == ["lost", "repaired"]
+        desk.writes.close()
+        assert len(desk.post.events("lost")) == 1
+
+    async def test_safe_is_told_after_lost(self, desk: Desk) -> None:
+        """What followed a loss is not told before it."""
+        await desk.take(healed())
+        desk.post.guard.parts.recorder._of(desk.scope).declared = tuple(rules(GPU0))
+        desk.post.guard.parts.recorder.judged(desk.scope, time.monotonic())
+        assert not desk.post.events("declared")
+        await desk.told("declared")
+        assert [entry["kind"] for entry in desk.post.events("lost", "repaired", "declared")] == [
+            *("lost", "repaired", "declared")
+        ]
+
     @pytest.mark.invariant(10)
     async def test_a_flood_is_bounded(self, desk: Desk) -> None:
         """However many writes wait to be told: no more than some thousand."""
@@ -229,6 +249,11 @@ class TestOthers:
             desk.writes.take(Standing("nice", "no budget"))
         assert len(desk.post.events("sentinel_standing")) == 1
         assert desk.post.value("gpuguard_sentinel_info", scheduling="nice") == 1
+        desk.writes.take(Standing(NOT_RUNNING))
+        sources = desk.post.guard.parts.recorder.sources
+        assert (desk.post.value("gpuguard_sentinel_info"), sources.standing) == (0, None)
+        desk.writes.take(Standing("nice", "no budget"))
+        assert (len(desk.post.events("sentinel_standing")), sources.standing) == (1, Standing("nice", "no budget"))
 
     async def test_overflow(self, desk: Desk) -> None:
         """What was lost can be anything: everything is looked at."""
