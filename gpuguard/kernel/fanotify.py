@@ -28,6 +28,7 @@ _VERSION = 3
 _NO_PATH = None  # the file of the descriptor itself
 
 # struct fanotify_event_info_fid after the event: its type and length, the file system's id, the handle.
+PID_AT = 20
 HANDLE_AT = EVENT.size + 4 + 8
 _HANDLE = struct.Struct("=Ii")
 _MOST_BYTES = 128  # MAX_HANDLE_SZ

@@ -14,7 +14,7 @@ from gpuguard.model.process import Role
 from gpuguard.model.write import Watched
 from gpuguard.sentinel import healing
 from gpuguard.sentinel.link import Link
-from gpuguard.sentinel.reflex import Reflex, answer
+from gpuguard.sentinel.reflex import Answered, Reflex, answerer
 from gpuguard.sentinel.scope import Happening, Scope
 from gpuguard.sentinel.scopes import Scopes
 from gpuguard.sentinel.settings import Settings
@@ -72,6 +72,8 @@ class Writes:
         self._own = frozenset({os.getpid(), os.getppid()}) - {0, _SYSTEMD}
         self._unwatchable: dict[str, Watched] = {}
         self._pings: list[tuple[float, int]] = []
+        handles = self._scopes.handles
+        self._reflexes = answerer(self._scopes.denies.fileno(), self._scopes.by_key) if handles else _none
         self._urgent = select.poll()
         self._urgent.register(self._scopes.denies, select.POLLIN)
 
@@ -82,9 +84,12 @@ class Writes:
         poll.register(self._scopes.allows, select.POLLIN)
         poll.register(self._link, select.POLLIN)
         allows, link = self._scopes.allows.fileno(), self._link.fileno()
+        reflexes = self._reflexes
         while True:
             ready = poll.poll(self._patience())
-            self._read_denies()  # whatever it is that is ready: this is what cannot wait
+            answered = reflexes()  # whatever it is that is ready: this is what cannot wait
+            if ready or answered[0]:
+                self._understand(answered)
             self._attend()
             for fd, _ in ready:
                 if fd == link:
@@ -124,16 +129,15 @@ class Writes:
         self._timers.run()
 
     def _read_denies(self) -> None:
-        """Heal what was denied. Of systemd's denies the most is done before they are understood."""
-        denies = self._scopes.denies
-        done: dict[bytes, Reflex] = {}
-        if self._scopes.handles:
-            events = [
-                one for some in answer(denies.fileno(), self._scopes.by_key, done) for one in denies.understand(some)
-            ]
-        else:
-            events = denies.read()
-        for event in events:
+        """Heal what was denied."""
+        self._understand(self._reflexes())
+
+    def _understand(self, answered: Answered) -> None:
+        """Go through what was denied; of systemd's denies the most was done before."""
+        read, done = answered
+        events = [event for some in read for event in self._scopes.denies.understand(some)]
+        # Without handles nothing was; and what could not be read says why.
+        for event in events or self._scopes.denies.read():
             if event is None:
                 self._lost()
             else:
@@ -151,7 +155,7 @@ class Writes:
             scope.rewritten_at = happening.at
         else:
             happening.writer = self._teller.identify(pid)
-        if done is not None and done.written_at is not None and len(done.found) < GLANCE:
+        if done is not None and len(done.found) < GLANCE:
             self._heal(happening, lambda one: healing.after_reflex(one, done))
         else:
             self._heal(happening, healing.at_once)
@@ -368,3 +372,7 @@ class Writes:
         self._pings = [ping for ping in self._pings if ping not in due]
         for _, number in due:
             self._link.send(Pong(number))
+
+
+def _none() -> Answered:
+    return [], {}
