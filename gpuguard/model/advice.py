@@ -11,6 +11,7 @@ from shlex import quote
 from gpuguard.model.device_filter import Owner
 from gpuguard.model.explanation import Comparison, Declaration, Denier, Explanation
 from gpuguard.model.refusal import Refusal
+from gpuguard.model.reload import returning
 from gpuguard.model.rule import BLOCK, CHAR, Rule
 from gpuguard.model.state import State
 
@@ -50,8 +51,10 @@ def _about(explanation: Explanation) -> Iterator[str]:
         yield from _lost(explanation)
     elif state is State.AT_RISK:
         yield from _at_risk(explanation)
-    else:
+    elif not returning(explanation):
         yield "Nothing."
+    if returning(explanation):
+        yield "Have systemd forget what was taken away on purpose: docs/how-it-works.md, \"Who did it\", says how."
     if state in {State.PROTECTED, State.AT_RISK} and explanation.container.excess and not explanation.plan.narrowed:
         excess = ", ".join(map(str, explanation.container.excess))
         yield f"Find out who let it use {excess}, if you did not: gpuguard neither guards that nor takes it away."

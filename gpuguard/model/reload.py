@@ -84,12 +84,22 @@ def _sentences(explanation: Explanation) -> Iterator[str]:
     back = [entry for entry in owed if entry.effective is False and entry.after_reload]
     if back:
         yield f"It gives back {rules(back)}, which systemd knows."
+    returned = returning(explanation)
+    if returned:
+        yield f"It gives back {rules(returned)}, which somebody took away on purpose: systemd knows it still."
     still = [entry for entry in owed if entry.effective is False and entry.after_reload is False]
     if still:
         yield f"It leaves {rules(still)} denied."
     unclear = [entry for entry in owed if entry.after_reload is None]
     if unclear:
         yield f"For {rules(unclear)} it cannot be told."
+
+
+def returning(explanation: Explanation) -> list[Comparison]:
+    """Return what was released or revoked, and comes back at a reload."""
+    return [
+        entry for entry in explanation.comparisons if entry.released and entry.effective is False and entry.after_reload
+    ]
 
 
 def _given_back(explanation: Explanation) -> str:

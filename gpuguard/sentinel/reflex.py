@@ -19,9 +19,9 @@ from gpuguard.kernel.fanotify import AT_ONCE, HANDLE_AT, PID_AT
 from gpuguard.sentinel.scope import Scope
 
 _SYSTEMD = (1).to_bytes(4, sys.byteorder)
-# Seconds that others get the processor for after something was written, unless there is the next deny: what runs here
-# is in the way of the container that was just healed. And how often in a row that is put off.
-_MOMENT = 0.0001
+# Seconds that others get the processor for, unless there is the next deny: what runs here is in the way of the
+# container that was just healed, and of systemd, which is about to write what it knows. And how often that is put off.
+_MOMENT = 0.0002
 _MOST = 64
 
 
@@ -55,10 +55,11 @@ def answerer(fd: int, scopes: Mapping[bytes, Scope]) -> Callable[[], Answered]: 
                 some = read(fd, AT_ONCE)
             except OSError:
                 return events, done
-            start, wrote = 0, False
+            start, systemds = 0, False
             while start < len(some):
                 end = start + some[start]
                 if some[start + PID_AT : start + PID_AT + 4] == _SYSTEMD:
+                    systemds = True
                     key = some[start + HANDLE_AT : end]
                     scope = scopes.get(key)
                     if scope is not None and scope.first:
@@ -67,13 +68,12 @@ def answerer(fd: int, scopes: Mapping[bytes, Scope]) -> Callable[[], Answered]: 
                             if found != scope.beginning:
                                 for line in scope.first:
                                     write(scope.files.allow, line)
-                                wrote = True
                                 done[key] = Reflex(at, found, clock())
                         except OSError:
                             done.pop(key, None)
                 start = end if end > start else len(some)
             events.append(some)
-            if not wrote or len(events) >= _MOST or not wait(waiting, nobody, nobody, _MOMENT)[0]:
+            if not systemds or len(events) >= _MOST or not wait(waiting, nobody, nobody, _MOMENT)[0]:
                 return events, done
 
     return answer

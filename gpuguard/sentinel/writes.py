@@ -35,6 +35,8 @@ _REST = 1.0
 _RETRY = 10.0
 # Seconds that an answer may wait for quiet.
 _PATIENCE = 0.2
+# Seconds between two readings of what can wait. Shorter ones would cost more than all the rest does when idle.
+_CALM = 0.05
 # Things done between two looks at what the daemon says.
 _STEPS = 32
 
@@ -72,6 +74,8 @@ class Writes:
         self._own = frozenset({os.getpid(), os.getppid()}) - {0, _SYSTEMD}
         self._unwatchable: dict[str, Watched] = {}
         self._pings: list[tuple[float, int]] = []
+        self._calm_at = 0.0
+        self._quiet_until = 0.0  # systemd may be in the middle of a rewrite: nothing is in its way
         handles = self._scopes.handles
         self._reflexes = answerer(self._scopes.denies.fileno(), self._scopes.by_key) if handles else _none
         self._urgent = select.poll()
@@ -84,20 +88,26 @@ class Writes:
         poll.register(self._scopes.allows, select.POLLIN)
         poll.register(self._link, select.POLLIN)
         allows, link = self._scopes.allows.fileno(), self._link.fileno()
-        reflexes = self._reflexes
+        reflexes, denies = self._reflexes, (self._scopes.denies,)
         while True:
-            ready = poll.poll(self._patience())
+            if self._calm:
+                # Not for the allows of systemd's rewrite: each would wake us in the middle of it.
+                select.select(denies, (), (), max(0.0, self._quiet_until - time.monotonic()))
+                ready = []
+            else:
+                ready = poll.poll(self._patience())
             answered = reflexes()  # whatever it is that is ready: this is what cannot wait
-            if ready or answered[0]:
-                self._understand(answered)
+            self._understand(answered)
             self._attend()
+            if self._calm_at <= time.monotonic():
+                self._read_calm()
             for fd, _ in ready:
                 if fd == link:
                     self._listen()
                 elif fd == allows:
                     self._allowed()
             for _ in range(_STEPS):
-                if not self._teller.busy:
+                if not self._teller.busy or self._calm:
                     break
                 self._teller.step()
                 self._attend()
@@ -105,6 +115,11 @@ class Writes:
             if self._pings:
                 self._answer()
             poll.modify(self._link, select.POLLIN | (select.POLLOUT if self._link.full else 0))
+
+    @property
+    def _calm(self) -> bool:
+        """Whether systemd is to be left alone with its rewrite."""
+        return time.monotonic() < self._quiet_until
 
     def _listen(self) -> None:
         """Take what the daemon says."""
@@ -115,9 +130,11 @@ class Writes:
 
     def _patience(self) -> Optional[float]:
         """Return how long nothing need be done, in milliseconds; None for ever."""
-        if self._teller.busy:
-            return 0
         times = [deadline for deadline, _ in self._pings[:1]]
+        if self._teller.busy:
+            times.append(self._quiet_until)
+        if self._scopes.any_calm:
+            times.append(self._calm_at)
         if self._timers.next is not None:
             times.append(self._timers.next)
         return max(0.0, 1e3 * (min(times) - time.monotonic())) if times else None
@@ -176,6 +193,8 @@ class Writes:
         except CgroupUnreadableError as error:
             happening.error, again = str(error), False
         if again:
+            if happening.pid == _SYSTEMD:
+                self._quiet_until = happening.at + _SECOND_LOOK
             scope.open.append(happening)
             self._timers.at(happening.at + _SECOND_LOOK, lambda: self._look_again(scope))
         else:
@@ -199,33 +218,50 @@ class Writes:
         self._over(happenings)
 
     def _over(self, happenings: list[Happening]) -> None:
-        """Have them told, if something came of it: a file that was emptied first has not been written yet."""
+        """Have them told, if something came of it: some programs empty a file before they write it; not systemd."""
         for one in happenings:
             changed = one.before != one.after
-            if (changed and (one.denied or one.refused)) or one.restored or one.error:
+            told = one.denied and one.pid == _SYSTEMD
+            if told or (changed and (one.denied or one.refused)) or one.restored or one.error:
                 self._teller.over(one)
 
     def _allowed(self) -> None:
         for event in self._scopes.allows.read():
             if event is None:
                 self._lost()
-                continue
-            key, pid = event
-            scope = self._scopes.of_file(key)
-            if scope is None:
-                continue
-            at = time.monotonic()
-            if pid != os.getpid():
-                self._settle(scope)
-            if scope.open or (scope.watched.growing and pid not in self._own):
-                self._perhaps_whole(scope)
-            if pid not in self._own and pid not in scope.writers:
-                rewrites = pid == _SYSTEMD and at - scope.rewritten_at < _REWRITE
-                if not rewrites:
-                    scope.writers[pid] = self._teller.identify(pid)
-            if scope.too_many(at, denied=False):
-                self._rest(scope)
+            else:
+                self._allow(*event)
             self._attend()
+
+    def _read_calm(self) -> None:
+        """Hear of what can wait."""
+        self._calm_at = time.monotonic() + _CALM
+        for event in self._scopes.calm.read():
+            if event is None:
+                self._lost()
+                continue
+            scope = self._scopes.of_file(event[0])
+            if scope is not None and event[0] == scope.keys[0]:
+                self._denied(*event, None)
+            else:
+                self._allow(*event)
+            self._attend()
+
+    def _allow(self, key: bytes, pid: int) -> None:
+        scope = self._scopes.of_file(key)
+        if scope is None:
+            return
+        at = time.monotonic()
+        if pid != os.getpid():
+            self._settle(scope)
+        if scope.open or (scope.watched.growing and pid not in self._own):
+            self._perhaps_whole(scope)
+        if pid not in self._own and pid not in scope.writers:
+            rewrites = pid == _SYSTEMD and at - scope.rewritten_at < _REWRITE
+            if not rewrites:
+                scope.writers[pid] = self._teller.identify(pid)
+        if scope.too_many(at, denied=False):
+            self._rest(scope)
 
     def _perhaps_whole(self, scope: Scope) -> None:
         """See whether systemd has come to the end of its rewrite; what is there now has been seen, whatever comes."""
@@ -280,6 +316,7 @@ class Writes:
             if scope is not None:
                 self._drop(scope)
         else:
+            self._read_calm()
             self._pings.append((time.monotonic() + _PATIENCE, message.number))
 
     def _sighted(self, control_group: str) -> None:
@@ -297,6 +334,9 @@ class Writes:
                 scope = self._scopes.open(watched)
             else:
                 scope.watch(watched)
+                if not scope.resting and scope.urgent != scope.heard_at_once:
+                    self._read_calm()
+                    self._scopes.listen(scope)
         except CgroupGoneError:
             self._sighted(watched.control_group)
             return  # the daemon finds that out by itself

@@ -127,6 +127,13 @@ class TestAtRisk:
         assert "Take away what was released" in said
         assert "came to it" not in said
 
+    def test_what_was_taken_on_purpose_and_comes_back(self) -> None:
+        """That systemd must forget it is not nothing."""
+        gone = compared("c 195:3 rw", entitled=False, released=True, effective=False)
+        said = text(explained(State.PROTECTED, gone))
+        assert "Have systemd forget" in said
+        assert "Nothing" not in said
+
     def test_a_program_that_is_no_list(self) -> None:
         """It is named by its id and its level."""
         odd = runtime("c 195:0 rw", exact=False)

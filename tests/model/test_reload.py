@@ -129,6 +129,12 @@ class TestSentence:
         said = reload_sentence(explained(State.PROTECTED, compared(), other))
         assert said == "It takes away c 189:* rwm, which gpuguard does not give back."
 
+    def test_what_was_taken_on_purpose(self) -> None:
+        """It comes back where systemd knows it."""
+        gone = compared(entitled=False, released=True, effective=False)
+        said = reload_sentence(explained(State.PROTECTED, gone))
+        assert said == "It gives back c 195:0 rw, which somebody took away on purpose: systemd knows it still."
+
     def test_what_is_lost(self) -> None:
         """It comes back where systemd knows it, and stays away where not."""
         denier = Denier(GROUP, 12, Owner.SYSTEMD, curable=True)

@@ -257,7 +257,7 @@ class TestGrowing:
         seen = 0
         for _ in range(TRIES):
             shell(scope, "echo c 195:1 rw > $D/devices.allow; sleep 0.002; echo c 195:1 rw > $D/devices.deny")
-            before = one(sentinel.writes()).before
+            before = next((write.before for write in sentinel.writes() if write.denied), None)
             seen += before is not None and not before.missing(rules("c 195:1 rw"))
         assert seen > TRIES / 2
 
@@ -448,3 +448,27 @@ def spent(sentinel: Driven) -> list[str]:
     status = (process / "status").read_text(encoding="utf-8").splitlines()
     times = (process / "stat").read_text(encoding="utf-8").rpartition(")")[2].split()[11:13]
     return [*times, *(line for line in status if "ctxt_switches" in line)]
+
+
+class TestCalm:
+    """Scopes of which systemd knows everything."""
+
+    def test_are_heard_of_a_little_later(self, sentinel: Driven, node_v1: Node) -> None:
+        """A reload is told with its writer; what somebody takes on purpose too, and it is not given back."""
+        scope = node_v1.scope(device_allow=DECLARED)
+        sentinel.watch(scope, (), GPU)
+        node_v1.run(["systemctl", "daemon-reload"])
+        assert [write.writer.pid for write in sentinel.writes() if write.writer and write.denied] == [1]
+        shell(scope, f"echo {GPU[0]} > $D/devices.deny")
+        assert one(sentinel.writes()).restored == frozenset()
+        assert listed(scope).missing(rules(*GPU)) == rules(GPU[0])
+        scope.stop()
+
+    def test_one_that_becomes_urgent(self, sentinel: Driven, scope: Scope) -> None:
+        """When systemd has forgotten something it is given back at once again, and the other way round."""
+        for _ in range(2):
+            sentinel.watch(scope, (), GPU)
+            sentinel.watch(scope)
+            scope.node.run(["systemctl", "daemon-reload"])
+            until_whole(scope, *GPU)
+            assert all(write.whole_at is None or write.whole_at - write.at < 0.05 for write in sentinel.writes())
