@@ -54,7 +54,7 @@ def _about(explanation: Explanation) -> Iterator[str]:
     elif not returning(explanation):
         yield "Nothing."
     if returning(explanation):
-        yield "Have systemd forget what was taken away on purpose: docs/how-it-works.md, \"Who did it\", says how."
+        yield 'Have systemd forget what was taken away on purpose: docs/how-it-works.md, "Who did it", says how.'
     if state in {State.PROTECTED, State.AT_RISK} and explanation.container.excess and not explanation.plan.narrowed:
         excess = ", ".join(map(str, explanation.container.excess))
         yield f"Find out who let it use {excess}, if you did not: gpuguard neither guards that nor takes it away."

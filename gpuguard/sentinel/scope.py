@@ -104,7 +104,7 @@ class Scope:
     @property
     def urgent(self) -> bool:
         """Whether something is lost, or missed, if its writes are not seen at once."""
-        return bool(self.first) or self.watched.growing
+        return bool(self._undeclared) or self.watched.growing
 
     @property
     def entitled(self) -> frozenset[Rule]:
