@@ -1,8 +1,6 @@
 """The scopes that are watched: their files, and the marks on these.
 
-Three fanotify groups. What was denied comes first, and is not queued behind the dozen rules that systemd then allows.
-Of scopes of which systemd knows everything nothing is heard at once: who is woken by its deny takes the processor from
-it in the middle of its rewrite, and lengthens the very gap that there is (decision 15).
+Two fanotify groups: what was denied comes first, and is not queued behind the dozen rules that systemd then allows.
 """
 
 from __future__ import annotations
@@ -28,7 +26,7 @@ class Scopes:
         self._settings = settings
         self._hierarchy = OpenHierarchy(settings.cgroup / "devices")
         self.handles = handles = _handles(self._hierarchy.root)
-        self.denies, self.allows, self.calm = (Fanotify(handles=handles) for _ in range(3))
+        self.denies, self.allows = Fanotify(handles=handles), Fanotify(handles=handles)
         self._by_name: dict[str, Scope] = {}
         self.by_key: dict[bytes, Scope] = {}
 
@@ -62,31 +60,20 @@ class Scopes:
         return scope
 
     def listen(self, scope: Scope) -> None:
-        """Hear of its writes: at once, or in calm where all is systemd's own to write.
-
-        Raises FanotifyError; the scope is dropped then.
-        """
-        self.rest(scope)
-        denies, allows = (self.denies, self.allows) if scope.urgent else (self.calm, self.calm)
+        """Hear of its writes. Raises FanotifyError; the scope is dropped then."""
         try:
-            denies.mark(scope.files.deny)
-            allows.mark(scope.files.allow)
+            self.denies.mark(scope.files.deny)
+            self.allows.mark(scope.files.allow)
         except FanotifyError:
             self.drop(scope)
             raise
-        scope.resting, scope.heard_at_once = False, scope.urgent
+        scope.resting = False
 
     def rest(self, scope: Scope) -> None:
         """Hear no more of its writes, until it is listened to again."""
         scope.resting = True
-        for group in (self.denies, self.allows, self.calm):
-            group.unmark(scope.files.deny)
-            group.unmark(scope.files.allow)
-
-    @property
-    def any_calm(self) -> bool:
-        """Whether there is one whose writes are not heard of at once."""
-        return any(not scope.heard_at_once for scope in self._by_name.values())
+        self.denies.unmark(scope.files.deny)
+        self.allows.unmark(scope.files.allow)
 
     def drop(self, scope: Scope) -> None:
         """Let go of a scope."""

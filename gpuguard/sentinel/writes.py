@@ -35,8 +35,6 @@ _REST = 1.0
 _RETRY = 10.0
 # Seconds that an answer may wait for quiet.
 _PATIENCE = 0.2
-# Seconds between two readings of what can wait. Shorter ones would cost more than all the rest does when idle.
-_CALM = 0.05
 # Things done between two looks at what the daemon says.
 _STEPS = 32
 
@@ -74,7 +72,6 @@ class Writes:
         self._own = frozenset({os.getpid(), os.getppid()}) - {0, _SYSTEMD}
         self._unwatchable: dict[str, Watched] = {}
         self._pings: list[tuple[float, int]] = []
-        self._calm_at = 0.0
         self._quiet_until = 0.0  # systemd may be in the middle of a rewrite: nothing is in its way
         handles = self._scopes.handles
         self._reflexes = answerer(self._scopes.denies.fileno(), self._scopes.by_key) if handles else _none
@@ -94,27 +91,30 @@ class Writes:
                 # Not for the allows of systemd's rewrite: each would wake us in the middle of it.
                 select.select(denies, (), (), max(0.0, self._quiet_until - time.monotonic()))
                 ready = []
+                self._understand(reflexes())
             else:
                 ready = poll.poll(self._patience())
-            answered = reflexes()  # whatever it is that is ready: this is what cannot wait
-            self._understand(answered)
+                if ready:  # whatever it is: this is what cannot wait
+                    self._understand(reflexes())
             self._attend()
-            if self._calm_at <= time.monotonic():
-                self._read_calm()
             for fd, _ in ready:
                 if fd == link:
                     self._listen()
                 elif fd == allows:
                     self._allowed()
-            for _ in range(_STEPS):
-                if not self._teller.busy or self._calm:
-                    break
-                self._teller.step()
-                self._attend()
-                self._allowed()
+            self._tell()
             if self._pings:
                 self._answer()
             poll.modify(self._link, select.POLLIN | (select.POLLOUT if self._link.full else 0))
+
+    def _tell(self) -> None:
+        """Find out who wrote and tell of it, for as long as nothing else is to be done."""
+        for _ in range(_STEPS):
+            if not self._teller.busy or self._calm:
+                break
+            self._teller.step()
+            self._attend()
+            self._allowed()
 
     @property
     def _calm(self) -> bool:
@@ -133,8 +133,6 @@ class Writes:
         times = [deadline for deadline, _ in self._pings[:1]]
         if self._teller.busy:
             times.append(self._quiet_until)
-        if self._scopes.any_calm:
-            times.append(self._calm_at)
         if self._timers.next is not None:
             times.append(self._timers.next)
         return max(0.0, 1e3 * (min(times) - time.monotonic())) if times else None
@@ -233,20 +231,6 @@ class Writes:
                 self._allow(*event)
             self._attend()
 
-    def _read_calm(self) -> None:
-        """Hear of what can wait."""
-        self._calm_at = time.monotonic() + _CALM
-        for event in self._scopes.calm.read():
-            if event is None:
-                self._lost()
-                continue
-            scope = self._scopes.of_file(event[0])
-            if scope is not None and event[0] == scope.keys[0]:
-                self._denied(*event, None)
-            else:
-                self._allow(*event)
-            self._attend()
-
     def _allow(self, key: bytes, pid: int) -> None:
         scope = self._scopes.of_file(key)
         if scope is None:
@@ -316,7 +300,6 @@ class Writes:
             if scope is not None:
                 self._drop(scope)
         else:
-            self._read_calm()
             self._pings.append((time.monotonic() + _PATIENCE, message.number))
 
     def _sighted(self, control_group: str) -> None:
@@ -334,9 +317,6 @@ class Writes:
                 scope = self._scopes.open(watched)
             else:
                 scope.watch(watched)
-                if not scope.resting and scope.urgent != scope.heard_at_once:
-                    self._read_calm()
-                    self._scopes.listen(scope)
         except CgroupGoneError:
             self._sighted(watched.control_group)
             return  # the daemon finds that out by itself

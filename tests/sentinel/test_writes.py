@@ -453,7 +453,7 @@ def spent(sentinel: Driven) -> list[str]:
 class TestCalm:
     """Scopes of which systemd knows everything."""
 
-    def test_are_heard_of_a_little_later(self, sentinel: Driven, node_v1: Node) -> None:
+    def test_are_heard_of(self, sentinel: Driven, node_v1: Node) -> None:
         """A reload is told with its writer; what somebody takes on purpose too, and it is not given back."""
         scope = node_v1.scope(device_allow=DECLARED)
         sentinel.watch(scope, (), GPU)
@@ -463,12 +463,3 @@ class TestCalm:
         assert one(sentinel.writes()).restored == frozenset()
         assert listed(scope).missing(rules(*GPU)) == rules(GPU[0])
         scope.stop()
-
-    def test_one_that_becomes_urgent(self, sentinel: Driven, scope: Scope) -> None:
-        """When systemd has forgotten something it is given back at once again, and the other way round."""
-        for _ in range(2):
-            sentinel.watch(scope, (), GPU)
-            sentinel.watch(scope)
-            scope.node.run(["systemctl", "daemon-reload"])
-            until_whole(scope, *GPU)
-            assert all(write.whole_at is None or write.whole_at - write.at < 0.05 for write in sentinel.writes())
