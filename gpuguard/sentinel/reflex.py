@@ -18,7 +18,7 @@ from gpuguard.kernel.device_files import GLANCE
 from gpuguard.kernel.fanotify import AT_ONCE, HANDLE_AT, PID_AT
 from gpuguard.sentinel.scope import Scope
 
-_SYSTEMD = (1).to_bytes(4, sys.byteorder)
+SYSTEMD = (1).to_bytes(4, sys.byteorder)
 # Seconds that others get the processor for, unless there is the next deny: what runs here is in the way of the
 # container that was just healed, and of systemd, which is about to write what it knows. And how often that is put off.
 _MOMENT = 0.0002
@@ -58,7 +58,7 @@ def answerer(fd: int, scopes: Mapping[bytes, Scope]) -> Callable[[], Answered]: 
             start, systemds = 0, False
             while start < len(some):
                 end = start + some[start]
-                if some[start + PID_AT : start + PID_AT + 4] == _SYSTEMD:
+                if some[start + PID_AT : start + PID_AT + 4] == SYSTEMD:
                     systemds = True
                     key = some[start + HANDLE_AT : end]
                     scope = scopes.get(key)

@@ -77,6 +77,8 @@ class Scope:
     """Of devices.allow, since the last look at what they wrote."""
     keys: tuple[bytes, ...] = ()
     """What events call its files."""
+    heard_at_once: bool = True
+    """How its marks are at present: see `urgent`."""
     first: tuple[bytes, ...] = ()
     """What to write at once when systemd has denied all."""
     settling: bool = False
@@ -98,6 +100,11 @@ class Scope:
         self.watched = watched
         self.revoked &= watched.undeclared | watched.declared
         self._want()
+
+    @property
+    def urgent(self) -> bool:
+        """Whether something is lost, or missed, if its writes are not seen at once."""
+        return bool(self._undeclared) or self.watched.growing
 
     @property
     def entitled(self) -> frozenset[Rule]:

@@ -1,6 +1,8 @@
 """The scopes that are watched: their files, and the marks on these.
 
-Two fanotify groups: what was denied comes first, and is not queued behind the dozen rules that systemd then allows.
+Three fanotify groups. What was denied comes first, and is not queued behind the dozen rules that systemd then allows.
+Of scopes of which systemd knows everything nothing is heard at once: who is woken by its deny takes the processor from
+it in the middle of its rewrite, and lengthens the very gap that there is (decision 15).
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ class Scopes:
         self._settings = settings
         self._hierarchy = OpenHierarchy(settings.cgroup / "devices")
         self.handles = handles = _handles(self._hierarchy.root)
-        self.denies, self.allows = Fanotify(handles=handles), Fanotify(handles=handles)
+        self.denies, self.allows, self.calm = (Fanotify(handles=handles) for _ in range(3))
         self._by_name: dict[str, Scope] = {}
         self.by_key: dict[bytes, Scope] = {}
 
@@ -60,20 +62,34 @@ class Scopes:
         return scope
 
     def listen(self, scope: Scope) -> None:
-        """Hear of its writes. Raises FanotifyError; the scope is dropped then."""
+        """Hear of its writes: at once, or in calm where all is systemd's own to write.
+
+        Raises FanotifyError; the scope is dropped then.
+        """
+        self.rest(scope)
+        denies, allows = (self.denies, self.allows) if self._at_once(scope) else (self.calm, self.calm)
         try:
-            self.denies.mark(scope.files.deny)
-            self.allows.mark(scope.files.allow)
+            denies.mark(scope.files.deny)
+            allows.mark(scope.files.allow)
         except FanotifyError:
             self.drop(scope)
             raise
-        scope.resting = False
+        scope.resting, scope.heard_at_once = False, self._at_once(scope)
+
+    def tune(self, scope: Scope) -> None:
+        """Hear of its writes as is due after new orders. Raises FanotifyError; the scope is dropped then."""
+        if not scope.resting and scope.heard_at_once != self._at_once(scope):
+            self.listen(scope)
+
+    def _at_once(self, scope: Scope) -> bool:
+        return scope.urgent or not self.handles
 
     def rest(self, scope: Scope) -> None:
         """Hear no more of its writes, until it is listened to again."""
         scope.resting = True
-        self.denies.unmark(scope.files.deny)
-        self.allows.unmark(scope.files.allow)
+        for group in (self.denies, self.allows, self.calm):
+            group.unmark(scope.files.deny)
+            group.unmark(scope.files.allow)
 
     def drop(self, scope: Scope) -> None:
         """Let go of a scope."""

@@ -5,14 +5,15 @@ from __future__ import annotations
 import os
 import select
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import NoReturn, Optional
 
 from gpuguard.errors import CgroupGoneError, CgroupUnreadableError, FanotifyError
 from gpuguard.kernel.device_files import GLANCE
+from gpuguard.kernel.fanotify import AT_ONCE
 from gpuguard.model.process import Role
 from gpuguard.model.write import Watched
-from gpuguard.sentinel import healing
+from gpuguard.sentinel import dozer, healing
 from gpuguard.sentinel.link import Link
 from gpuguard.sentinel.reflex import Answered, Reflex, answerer
 from gpuguard.sentinel.scope import Happening, Scope
@@ -74,17 +75,23 @@ class Writes:
         self._pings: list[tuple[float, int]] = []
         self._quiet_until = 0.0  # systemd may be in the middle of a rewrite: nothing is in its way
         handles = self._scopes.handles
+        self._dozer = dozer.start(self._scopes.calm, [link.fileno()])
+        self._dozer.setblocking(False)  # noqa: FBT003 - its only argument
         self._reflexes = answerer(self._scopes.denies.fileno(), self._scopes.by_key) if handles else _none
-        self._urgent = select.poll()
+        self._poll, self._urgent = select.poll(), select.poll()
         self._urgent.register(self._scopes.denies, select.POLLIN)
 
     def run(self) -> NoReturn:
         """Go round for ever. Raises DaemonGoneError."""
-        poll = select.poll()
-        poll.register(self._scopes.denies, select.POLLIN)
-        poll.register(self._scopes.allows, select.POLLIN)
-        poll.register(self._link, select.POLLIN)
-        allows, link = self._scopes.allows.fileno(), self._link.fileno()
+        poll = self._poll
+        for each in (self._scopes.denies, self._scopes.allows, self._link, self._dozer):
+            poll.register(each, select.POLLIN)
+        on: dict[int, Callable[[], None]] = {
+            self._link.fileno(): self._listen,
+            self._scopes.allows.fileno(): self._allowed,
+            self._dozer.fileno(): self._doze,
+            self._scopes.calm.fileno(): self._read_calm,
+        }
         reflexes, denies = self._reflexes, (self._scopes.denies,)
         while True:
             if self._calm:
@@ -98,10 +105,7 @@ class Writes:
                     self._understand(reflexes())
             self._attend()
             for fd, _ in ready:
-                if fd == link:
-                    self._listen()
-                elif fd == allows:
-                    self._allowed()
+                on.get(fd, self._attend)()
             self._tell()
             if self._pings:
                 self._answer()
@@ -231,6 +235,33 @@ class Writes:
                 self._allow(*event)
             self._attend()
 
+    def _read_calm(self) -> None:
+        self._go_through(self._scopes.calm.read())
+
+    def _doze(self) -> None:
+        """Hear of what could wait."""
+        try:
+            events = self._dozer.recv(AT_ONCE)
+        except BlockingIOError:
+            return
+        if events:
+            self._go_through(self._scopes.calm.understand(events))
+        else:  # it was killed: nothing of that kind is worth to wait for another one
+            self._poll.unregister(self._dozer)
+            self._poll.register(self._scopes.calm, select.POLLIN)
+
+    def _go_through(self, events: Iterable[Optional[tuple[bytes, int]]]) -> None:
+        for event in events:
+            if event is None:
+                self._lost()
+                continue
+            scope = self._scopes.of_file(event[0])
+            if scope is not None and event[0] == scope.keys[0]:
+                self._denied(*event, None)
+            else:
+                self._allow(*event)
+            self._attend()
+
     def _allow(self, key: bytes, pid: int) -> None:
         scope = self._scopes.of_file(key)
         if scope is None:
@@ -300,6 +331,7 @@ class Writes:
             if scope is not None:
                 self._drop(scope)
         else:
+            self._read_calm()
             self._pings.append((time.monotonic() + _PATIENCE, message.number))
 
     def _sighted(self, control_group: str) -> None:
@@ -317,6 +349,7 @@ class Writes:
                 scope = self._scopes.open(watched)
             else:
                 scope.watch(watched)
+                self._scopes.tune(scope)
         except CgroupGoneError:
             self._sighted(watched.control_group)
             return  # the daemon finds that out by itself

@@ -78,7 +78,7 @@ def _series(node: Node, prober: Prober, guarding: list[guards.Guard], samples: i
             tell(f"first-loss: {guard.name}, {len(series.lengths)} of {samples} {series.standing or ''}")
             scope = guards.scope_for(node, guard)
             with guard.start(node, scope) as pid:
-                series.standing.add(guards.standing(family(pid)[-1]) if pid else "")
+                series.standing.add(guards.standing(family(pid)[:2][-1]) if pid else "")
                 pull = TRIGGERS[_TRIGGER]
                 series.lengths += losses(
                     node, prober, scope, guard.rule, pull, count, quiet=_QUIET, period=guard.period

@@ -1,0 +1,80 @@
+"""The process that hears of what can wait. Needs root, and cgroup v1."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from gpuguard.model.write import Watched
+from tests.kernel.groups import Groups
+from tests.lab.poll import until
+from tests.lab.process import children
+from tests.model.looks import rules
+from tests.sentinel.driven import Driven, driven_here
+
+GPU, NULL = "c 195:0 rw", "c 1:3 rwm"
+
+
+@pytest.fixture
+def here(kernel: Groups) -> Iterator[Driven]:
+    """Return a sentinel of this machine, which watches a scope of which systemd knows everything."""
+    inode = kernel.make(kernel.scope, NULL, GPU)
+    with driven_here() as sentinel:
+        sentinel.tell(Watched(kernel.named(kernel.scope), inode, declared=rules(GPU)))
+        sentinel.caught_up()
+        yield sentinel
+
+
+def deny_all(kernel: Groups) -> None:
+    """Have somebody else do it: what the daemon writes, which is this process here, is passed over."""
+    subprocess.run(["sh", "-c", f"echo a > {kernel.path(kernel.scope)}/devices.deny"], check=True)
+
+
+def dozer(sentinel: Driven) -> int:
+    """Return its number."""
+    (pid,) = children(sentinel.process.pid)
+    return pid
+
+
+def test_takes_no_processor_from_anybody(here: Driven) -> None:
+    """It is in the batch class, and the last there."""
+    pid = dozer(here)
+    until(lambda: os.getpriority(os.PRIO_PROCESS, pid) == 19, 5, "its nice level")
+    assert os.sched_getscheduler(pid) == os.SCHED_BATCH
+
+
+@pytest.mark.usefixtures("here")
+def test_passes_on_what_it_hears(kernel: Groups) -> None:
+    """Unasked, and soon."""
+    deny_all(kernel)
+    until(lambda: kernel.lines(kernel.scope) == [GPU], 5, "the device to be back")
+
+
+def test_ends_with_the_sentinel(here: Driven) -> None:
+    """However that ends; and it does not keep the daemon from seeing that."""
+    pid = dozer(here)
+    here.process.send_signal(signal.SIGKILL)
+    here.process.wait()
+    until(lambda: not Path(f"/proc/{pid}").exists() or _zombie(pid), 5, "its end")
+    assert here.socket.recv(1) == b""
+
+
+def test_is_done_without_when_it_is_gone(here: Driven, kernel: Groups) -> None:
+    """The sentinel hears for itself then."""
+    os.kill(dozer(here), signal.SIGKILL)
+    time.sleep(0.1)
+    deny_all(kernel)
+    until(lambda: kernel.lines(kernel.scope) == [GPU], 5, "the device to be back")
+
+
+def _zombie(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[0] == "Z"
+    except OSError:
+        return True
