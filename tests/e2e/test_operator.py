@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 from collections.abc import Sequence
+from contextlib import suppress
 
 import pytest
 
@@ -17,6 +19,7 @@ from tests.lab.machine import missing
 from tests.lab.node import Node
 from tests.lab.poll import until
 from tests.lab.prober import Prober
+from tests.lab.process import children
 from tests.lab.scope import Scope
 
 
@@ -95,8 +98,11 @@ def test_repair_by_hand(
     scope = gpu_scope()
     guard = launch(guard={"declare": False, "poll_interval": "1m"}).start()
     guard.await_state(scope.name, "at-risk")
+    sentinels = children(guard.daemon.pid)
     if running:
         guard.await_rest()
+        for pid in sentinels:  # or all is well at once
+            os.kill(pid, signal.SIGSTOP)
     else:
         guard.daemon.stop()
     gate.take_away(scope.node, scope.name, GPU0)
@@ -115,6 +121,9 @@ def test_repair_by_hand(
     (repair,) = json.loads(done.stdout)["repairs"]
     assert (repair["scope"], repair["after"], repair["error"]) == (scope.name, "protected", None)
     assert prober.open(scope.cgroup, GPU0).allowed
+    for pid in sentinels:
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGCONT)
     reload(node)
     assert prober.open(scope.cgroup, GPU0).allowed
 
