@@ -21,6 +21,8 @@ from gpuguard.sentinel.reflex import SYSTEMD
 # Seconds that a rewrite is given: it takes a tenth of a millisecond where systemd has a processor to itself.
 _REWRITE = 0.003
 _LEAST = 19
+# Sent to it, it comes back when all that was heard before is passed on. Shorter than any event.
+ASKED = b"?"
 
 
 def start(group: Fanotify, other: Iterable[int]) -> socket.socket:
@@ -50,7 +52,10 @@ def _doze(group: int, out: socket.socket) -> NoReturn:
     poll.register(out, select.POLLIN)
     while True:
         if any(fd == out.fileno() for fd, _ in poll.poll()):
-            raise SystemExit  # nobody is there any more
+            if not out.recv(len(ASKED)):
+                raise SystemExit  # nobody is there any more
+            out.send(ASKED)
+            continue
         try:
             events = os.read(group, AT_ONCE)
         except BlockingIOError:  # the sentinel was quicker

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import select
 import time
@@ -73,6 +74,7 @@ class Writes:
         self._own = frozenset({os.getpid(), os.getppid()}) - {0, _SYSTEMD}
         self._unwatchable: dict[str, Watched] = {}
         self._pings: list[tuple[float, int]] = []
+        self._asked = 0  # the dozer, for what it holds
         self._quiet_until = 0.0  # systemd may be in the middle of a rewrite: nothing is in its way
         handles = self._scopes.handles
         self._dozer = dozer.start(self._scopes.calm, [link.fileno()])
@@ -244,9 +246,12 @@ class Writes:
             events = self._dozer.recv(AT_ONCE)
         except BlockingIOError:
             return
-        if events:
+        if events == dozer.ASKED:
+            self._asked -= 1
+        elif events:
             self._go_through(self._scopes.calm.understand(events))
         else:  # it was killed: nothing of that kind is worth to wait for another one
+            self._asked = 0
             self._poll.unregister(self._dozer)
             self._poll.register(self._scopes.calm, select.POLLIN)
 
@@ -332,6 +337,9 @@ class Writes:
                 self._drop(scope)
         else:
             self._read_calm()
+            with contextlib.suppress(OSError):  # it is gone, or busy: it is asked in vain for as long as one waits
+                self._dozer.send(dozer.ASKED)
+                self._asked += 1
             self._pings.append((time.monotonic() + _PATIENCE, message.number))
 
     def _sighted(self, control_group: str) -> None:
@@ -419,7 +427,7 @@ class Writes:
 
     def _answer(self) -> None:
         """Answer where nothing is left to do, or it has taken too long."""
-        waits = self._teller.busy or any(scope.open or scope.settling for scope in self._scopes)
+        waits = self._asked > 0 or self._teller.busy or any(scope.open or scope.settling for scope in self._scopes)
         now = time.monotonic()
         due = [ping for ping in self._pings if not waits or ping[0] <= now]
         self._pings = [ping for ping in self._pings if ping not in due]

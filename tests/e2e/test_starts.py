@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime
+from functools import partial
 
 import pytest
 
@@ -60,6 +61,7 @@ def assert_not_early(guard: Gpuguard, scopes: Sequence[str]) -> None:
     """Assert that each of them was declared, and no sooner than its hook had done its work."""
     ends = hooks.ends(guard.node)
     for scope in scopes:
+        until(partial(guard.events, "declared", scope=scope), 20, "the declaration to be told")
         times = [
             datetime.fromisoformat(event["timestamp"]).timestamp() for event in guard.events("declared", scope=scope)
         ]
