@@ -27,6 +27,7 @@ from gpuguard.kernel.processes import Processes
 from gpuguard.kernel.procfs import Host
 from gpuguard.kernel.start_phase import StartPhase
 from gpuguard.model.cause import SYSTEMD
+from gpuguard.model.process import INIT
 from gpuguard.report.metrics import Metrics
 from gpuguard.sentinel.command import command
 from gpuguard.systemd.link import Link
@@ -74,7 +75,7 @@ def assemble(  # noqa: PLR0913 - each is a fact of its own
         guarded=guarded,
         ledger=ledger,
         recorder=Recorder(metrics, log, guarded.node_of),
-        causes=Causes(systemd=processes.read(1) or SYSTEMD),
+        causes=Causes(systemd=processes.read(INIT) or SYSTEMD),
         sentinel=Sentinel(lambda fd: _sentinel(settings, mode, fd)),
         start_phase=StartPhase(_hierarchy(mode, Path(paths.cgroup)), Path(paths.proc)),
     )

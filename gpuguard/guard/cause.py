@@ -125,8 +125,7 @@ class Causes:
             return Cause(since=write.at)
         if write.writer.role is Role.SYSTEMD:
             return replace(self._by_systemd(unit, write.at, write.requester), writer=write.writer, since=write.at)
-        ancestors = tuple(process for process in write.requester if process.pid != write.writer.pid)
-        return Cause(_WORDS.get(write.writer.role, "unknown"), write.writer, ancestors, since=write.at)
+        return _by_itself(write.writer, write.requester, write.at)
 
     def own(self, unit: str, now: float) -> bool:
         """Whether systemd has just written a unit's devices for gpuguard itself, and for nobody else since."""
@@ -145,8 +144,7 @@ class Causes:
             hint = None
         if hint is not None and hint.writer is not None and hint.writer.role in _WORDS:
             if not self._known_at(unit, now, since):
-                ancestors = tuple(process for process in hint.requester if process.pid != hint.writer.pid)
-                return Cause(_WORDS[hint.writer.role], hint.writer, ancestors, since=hint.at)
+                return _by_itself(hint.writer, hint.requester, hint.at)
             hint = None
         found = self._by_systemd(unit, now, hint.requester if hint is not None else (), since)
         if found.cause != "unknown":
@@ -240,6 +238,12 @@ class Causes:
 
 def _by_container(hint: ProgramsChanged) -> bool:
     return hint.writer is not None and hint.writer.role is Role.CONTAINER
+
+
+def _by_itself(writer: Process, line: Lineage, at: float) -> Cause:
+    """Put a change down to a writer that nobody asked for it; `line` is the writer's own."""
+    ancestors = tuple(process for process in line if process.pid != writer.pid)
+    return Cause(_WORDS.get(writer.role, "unknown"), writer, ancestors, since=at)
 
 
 def _reloads(asked: Optional[Request]) -> bool:

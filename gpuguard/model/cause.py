@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Optional
 
-from gpuguard.model.process import Process
+from gpuguard.model.process import INIT, Process
 
 # A writer that is known by what systemd itself has told, without a look at its process.
-SYSTEMD = Process(1, "systemd")
+SYSTEMD = Process(INIT, "systemd")
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,9 @@ from typing import Optional
 
 from gpuguard.model.scope_name import ContainerScope
 
+# The number of systemd, or of what runs in its place.
+INIT = 1
+
 _UNITS = (".service", ".scope")
 # What the kernel appends to the path of an executable that was replaced or sealed (d_path).
 _DELETED = " (deleted)"
@@ -89,7 +92,7 @@ class Process:
     @property
     def role(self) -> Role:
         """Who it is. Names alone make nobody systemd, a runtime or a host's program."""
-        if self.pid == 1:
+        if self.pid == INIT:
             return Role.SYSTEMD
         if self.contained:
             return Role.CONTAINER

@@ -5,14 +5,13 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from gpuguard.model.process import Role
+from gpuguard.model.process import INIT, Role
 from gpuguard.model.revocation import on_purpose
 from gpuguard.model.rule import Rule
 from gpuguard.sentinel.lists import Missing, known
 from gpuguard.sentinel.reflex import Reflex
 from gpuguard.sentinel.scope import Happening
 
-_SYSTEMD = 1
 # Seconds; some 13 rules take it a tenth of a millisecond when it has a processor.
 _LONGEST_REWRITE = 0.05
 
@@ -54,13 +53,13 @@ def the_rest(happenings: list[Happening], runs: Callable[[int], bool]) -> bool:
     would if others had not its processor. Raises CgroupGoneError, CgroupUnreadableError.
     """
     first = happenings[0]
-    at_work = _by_systemd_lately(happenings) and runs(_SYSTEMD)  # asked before the list, which it may end meanwhile
+    at_work = _by_systemd_lately(happenings) and runs(INIT)  # asked before the list, which it may end meanwhile
     lacking = first.scope.look()
     if lacking and at_work:
         return True
     if lacking and first.scope.watched.heal:
         # systemd's own rewrite counts for nobody.
-        by_systemd = [one for one in happenings if one.pid == _SYSTEMD]
+        by_systemd = [one for one in happenings if one.pid == INIT]
         one = (by_systemd or happenings)[0]
         if not _refused(one):
             lacking = _restore(one, lacking.at_once | lacking.later, lacking.every_line)
@@ -72,7 +71,7 @@ def the_rest(happenings: list[Happening], runs: Callable[[int], bool]) -> bool:
 def _by_systemd_lately(happenings: list[Happening]) -> bool:
     """Whether systemd may be in the middle of its rewrite: it writes one rule after the other."""
     last = happenings[-1]
-    return last.pid == _SYSTEMD and time.monotonic() - last.at <= _LONGEST_REWRITE
+    return last.pid == INIT and time.monotonic() - last.at <= _LONGEST_REWRITE
 
 
 def whole(happenings: list[Happening]) -> None:
@@ -91,7 +90,7 @@ def _restore(happening: Happening, rules: frozenset[Rule], lines: tuple[bytes, .
         happening.whole_at = time.monotonic()
     happening.error = refusal or happening.error
     happening.restored |= rules - left.at_once - left.later
-    if happening.pid != _SYSTEMD and not happening.counted:
+    if happening.pid != INIT and not happening.counted:
         happening.counted = True
         scope.backoff.repaired(happening.at)
     return left
@@ -99,7 +98,7 @@ def _restore(happening: Happening, rules: frozenset[Rule], lines: tuple[bytes, .
 
 def _refused(happening: Happening) -> bool:
     """Whether there is a fight with somebody other than systemd, which would go on for ever."""
-    if happening.pid == _SYSTEMD or happening.counted or happening.scope.backoff.may_repair(happening.at):
+    if happening.pid == INIT or happening.counted or happening.scope.backoff.may_repair(happening.at):
         return False
     happening.refused = True
     return True

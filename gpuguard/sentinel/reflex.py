@@ -16,9 +16,10 @@ from typing import NamedTuple
 
 from gpuguard.kernel.device_files import GLANCE
 from gpuguard.kernel.fanotify import AT_ONCE, HANDLE_AT, PID_AT
+from gpuguard.model.process import INIT
 from gpuguard.sentinel.scope import Scope
 
-SYSTEMD = (1).to_bytes(4, sys.byteorder)
+SYSTEMD = INIT.to_bytes(4, sys.byteorder)
 # Seconds that others get the processor for, unless there is the next deny: what runs here is in the way of the
 # container that was just healed, and of systemd, which is about to write what it knows. And how often that is put off.
 _MOMENT = 0.0002

@@ -15,7 +15,6 @@ from gpuguard.sentinel.lists import Missing, known, missing, parse, same
 # Events of one scope in a second: a rewrite by systemd is one of a deny and some 12 of allows.
 _MOST_DENIES = 500
 _MOST_EVENTS = 5000
-# Lists of one scope; a rewrite shows some 13.
 
 
 @dataclass

@@ -27,7 +27,7 @@ class Scopes:
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self._hierarchy = OpenHierarchy(settings.cgroup / "devices")
-        self.handles = handles = _handles(self._hierarchy.root)
+        handles = _handles(self._hierarchy.root)
         self.denies, self.allows, self.calm = (Fanotify(handles=handles) for _ in range(3))
         self._by_name: dict[str, Scope] = {}
         self.by_key: dict[bytes, Scope] = {}
@@ -82,7 +82,7 @@ class Scopes:
             self.listen(scope)
 
     def _at_once(self, scope: Scope) -> bool:
-        return scope.urgent or not self.handles
+        return scope.urgent or not self.calm.handles
 
     def rest(self, scope: Scope) -> None:
         """Hear no more of its writes, until it is listened to again."""

@@ -8,13 +8,12 @@ from pathlib import Path
 from typing import Optional
 
 from gpuguard.kernel.processes import Processes
-from gpuguard.model.process import Process
+from gpuguard.model.process import INIT, Process
 from gpuguard.model.request import asks_for_rules
 from gpuguard.sentinel.link import Link
 from gpuguard.sentinel.scope import Happening
 from gpuguard.sentinel.wire import Overflow
 
-_SYSTEMD = 1
 # Seconds. A reload rewrites one scope after the other, for one and the same requester.
 _BURST = 0.1
 # Seconds for one search, in which nothing is healed.
@@ -69,7 +68,7 @@ class Teller:
             self._link.send(self._done.popleft().written())
 
     def _name(self, happening: Happening) -> None:
-        if happening.pid == _SYSTEMD:
+        if happening.pid == INIT:
             happening.requester = self._waiting(happening.at)
             happening.writer = self._systemd
         elif happening.writer is not None:
@@ -80,7 +79,7 @@ class Teller:
         """Return whom systemd writes for."""
         now = time.monotonic()
         if at - self._last > _BURST or self._systemd is None:
-            self._systemd = self._processes.read(_SYSTEMD)
+            self._systemd = self._processes.read(INIT)
             self._searched = float("-inf")
         self._last = max(at, self._last)
         waits = bool(self._requester) and (self._proc / str(self._requester[0].pid)).exists()

@@ -12,7 +12,7 @@ from typing import NoReturn, Optional
 from gpuguard.errors import CgroupGoneError, CgroupUnreadableError, FanotifyError
 from gpuguard.kernel.device_files import GLANCE
 from gpuguard.kernel.fanotify import AT_ONCE
-from gpuguard.model.process import Role
+from gpuguard.model.process import INIT, Role
 from gpuguard.model.write import Watched
 from gpuguard.sentinel import dozer, healing
 from gpuguard.sentinel.link import Link
@@ -24,7 +24,6 @@ from gpuguard.sentinel.telling import Teller
 from gpuguard.sentinel.timers import Timers
 from gpuguard.sentinel.wire import Blind, Forget, Overflow, Ping, Pong, ToSentinel
 
-_SYSTEMD = 1
 # Seconds until a rule that systemd has on record is missed: its own rewrite takes less than a tenth of that.
 _SECOND_LOOK = 0.002
 # Seconds for whoever allows one rule after the other.
@@ -71,17 +70,17 @@ class Writes:
         self._teller = Teller(link, settings.proc)
         self._timers = Timers()
         # Itself and the daemon. 0 is a parent outside the pid namespace, as it is any writer there.
-        self._own = frozenset({os.getpid(), os.getppid()}) - {0, _SYSTEMD}
+        self._own = frozenset({os.getpid(), os.getppid()}) - {0, INIT}
         self._unwatchable: dict[str, Watched] = {}
         self._pings: list[tuple[float, int]] = []
         self._asked = 0  # the dozer, for what it holds
         self._quiet_until = 0.0  # systemd may be in the middle of a rewrite: nothing is in its way
-        handles = self._scopes.handles
         self._dozer = dozer.start(self._scopes.calm, [link.fileno()])
         self._dozer.setblocking(False)  # noqa: FBT003 - its only argument
-        self._reflexes = answerer(self._scopes.denies.fileno(), self._scopes.by_key) if handles else _none
+        denies = self._scopes.denies
+        self._reflexes = answerer(denies.fileno(), self._scopes.by_key) if denies.handles else _none
         self._poll, self._urgent = select.poll(), select.poll()
-        self._urgent.register(self._scopes.denies, select.POLLIN)
+        self._urgent.register(denies, select.POLLIN)
 
     def run(self) -> NoReturn:
         """Go round for ever. Raises DaemonGoneError."""
@@ -172,7 +171,7 @@ class Writes:
             self._settle(scope)
             return
         happening = Happening(scope, time.monotonic() if done is None else done.at, denied=True, pid=pid)
-        if pid == _SYSTEMD:
+        if pid == INIT:
             scope.rewritten_at = happening.at
         else:
             happening.writer = self._teller.identify(pid)
@@ -197,7 +196,7 @@ class Writes:
         except CgroupUnreadableError as error:
             happening.error, again = str(error), False
         if again:
-            if happening.pid == _SYSTEMD:
+            if happening.pid == INIT:
                 self._quiet_until = happening.at + _SECOND_LOOK
             scope.open.append(happening)
             self._timers.at(happening.at + _SECOND_LOOK, lambda: self._look_again(scope))
@@ -225,7 +224,7 @@ class Writes:
         """Have them told, if something came of it: some programs empty a file before they write it; not systemd."""
         for one in happenings:
             changed = one.before != one.after
-            told = one.denied and one.pid == _SYSTEMD
+            told = one.denied and one.pid == INIT
             if told or (changed and (one.denied or one.refused)) or one.restored or one.error:
                 self._teller.over(one)
 
@@ -277,7 +276,7 @@ class Writes:
         if scope.open or (scope.watched.growing and pid not in self._own):
             self._perhaps_whole(scope)
         if pid not in self._own and pid not in scope.writers:
-            rewrites = pid == _SYSTEMD and at - scope.rewritten_at < _REWRITE
+            rewrites = pid == INIT and at - scope.rewritten_at < _REWRITE
             if not rewrites:
                 scope.writers[pid] = self._teller.identify(pid)
         if scope.too_many(at, denied=False):

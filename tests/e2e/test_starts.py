@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from datetime import datetime
 from functools import partial
 
@@ -16,6 +15,7 @@ from tests.e2e import gate, hooks
 from tests.e2e.bundles import Bundles, bundles
 from tests.e2e.conftest import Launch
 from tests.e2e.gpuguard import RUN, Gpuguard
+from tests.e2e.reloads import reloading
 from tests.lab.containers import Engine
 from tests.lab.devices import GPU0, Device
 from tests.lab.node import Node
@@ -32,24 +32,6 @@ def made(node: Node) -> Iterator[Bundles]:
     """Return the way to containers of runc's own."""
     with bundles(node) as found:
         yield found
-
-
-@contextmanager
-def reloading(node: Node, every: float) -> Iterator[None]:
-    """Reload systemd every so many seconds for as long as the block lasts."""
-    over = threading.Event()
-
-    def reload() -> None:
-        while not over.wait(every):
-            node.run(["systemctl", "daemon-reload"])
-
-    thread = threading.Thread(target=reload)
-    thread.start()
-    try:
-        yield
-    finally:
-        over.set()
-        thread.join()
 
 
 def declared(node: Node, scope: str) -> bool:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 import pytest
 
@@ -12,6 +10,7 @@ from gpuguard.kernel.devices_v1 import SHIELD
 from tests.e2e import gate
 from tests.e2e.conftest import Launch, MakeScope
 from tests.e2e.gpuguard import RUN, Gpuguard
+from tests.e2e.reloads import reloading
 from tests.e2e.witness import Witness
 from tests.lab import hook
 from tests.lab.devices import GPU0
@@ -21,24 +20,6 @@ from tests.lab.prober import Prober
 
 RELOADS = 20
 COMERS = 20
-
-
-@contextmanager
-def reloading(node: Node) -> Iterator[None]:
-    """Reload systemd again and again, with no pause, for as long as the block lasts."""
-    over = threading.Event()
-
-    def reload() -> None:
-        while not over.is_set():
-            node.run(["systemctl", "daemon-reload"])
-
-    thread = threading.Thread(target=reload)
-    thread.start()
-    try:
-        yield
-    finally:
-        over.set()
-        thread.join()
 
 
 @pytest.mark.invariant(8)
