@@ -25,7 +25,7 @@ def blame(cause: Cause) -> dict[str, Any]:
     return {
         "cause": cause.cause,
         "property": list(cause.properties) or None,
-        "writer": None if writer is None else writer.program,
+        "writer": cause.program,
         "writer_pid": None if writer is None else writer.pid,
         "writer_exe": None if writer is None else writer.exe or None,
         "writer_unit": None if writer is None else writer.unit,

@@ -229,7 +229,7 @@ class Guard:
             return
         cause = self.parts.causes.of_loss(unit, scope.target.control_group, now, scope.whole_at)
         scope.last = (time.time(), cause)
-        self.parts.recorder.metrics.device_write(cause.writer.program if cause.writer is not None else None)
+        self.parts.recorder.metrics.device_write(cause.program)
 
     def _learn(self, scope: Scope, look: Observation) -> Optional[Entitlement]:
         """Learn from a look, and keep what was learnt; return it, None when there is nothing to guard."""

@@ -117,18 +117,15 @@ class Recorder:
 
     def restored(self, write: Write) -> None:
         """Count what the sentinel has given back at once."""
-        if write.whole_at is not None:
-            seconds = max(0.0, write.whole_at - write.at)
-            self.metrics.repair("write", "ok", seconds)
-            self.metrics.outage(seconds)
+        if write.lasted is not None:
+            self.metrics.repair("write", "ok", write.lasted)
+            self.metrics.outage(write.lasted)
 
     def healed_at_the_write(self, scope: Scope, write: Write, cause: Cause) -> None:
         """Tell of what was lost and given back by the sentinel at once, when it is known why."""
-        if write.whole_at is None:
-            return
         outage = Outage(write.at, write.restored, cause)
         self._tell_of(scope, outage, state=state_without(scope, write.restored))
-        self._tell_end(scope, outage, max(0.0, write.whole_at - write.at))
+        self._tell_end(scope, outage, write.lasted)
 
     def on_purpose(self, scope: Scope, taken: Iterable[str], given: Iterable[Rule], cause: Cause) -> None:
         """Tell what somebody has taken from a container on purpose, or has given it."""
@@ -278,7 +275,7 @@ class Recorder:
         emit(self.log, KINDS.lost, **{**self._fields(scope), **other}, **self._outage(outage))
 
     def _count_loss(self, cause: Cause) -> None:
-        self.metrics.drift("lost", cause.cause, cause.writer.program if cause.writer is not None else None)
+        self.metrics.drift("lost", cause.cause, cause.program)
         asked = chain(cause.requester)
         self.metrics.drift_request(cause.cause, asked[-1] if asked else None)
 

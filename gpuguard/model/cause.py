@@ -25,3 +25,8 @@ class Cause:
     requester: tuple[Process, ...] = ()
     properties: tuple[str, ...] = ()
     since: Optional[float] = None
+
+    @property
+    def program(self) -> Optional[str]:
+        """The name of the writer's program, None where it is not known."""
+        return self.writer.program if self.writer is not None else None

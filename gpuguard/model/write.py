@@ -54,6 +54,11 @@ class Write:
     error: Optional[str] = None
     pid: int = 0
 
+    @property
+    def lasted(self) -> Optional[float]:
+        """For how many seconds something was lost, None when nothing was or it is not back."""
+        return None if self.whole_at is None else max(0.0, self.whole_at - self.at)
+
 
 @dataclass(frozen=True)
 class ProgramsChanged:
