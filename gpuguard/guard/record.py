@@ -199,7 +199,8 @@ class Recorder:
 
     def safe(self, scope: Scope) -> None:
         """Tell that systemd knows the devices now, which it did not; not before it is told that they were lost."""
-        self._tell_declared(scope, self._of(scope))
+        if scope.state is State.PROTECTED:
+            self._tell_declared(scope, self._of(scope))
 
     def _tell_declared(self, scope: Scope, told: _Told) -> None:
         if scope.untold and scope.state is State.PROTECTED:

@@ -19,6 +19,7 @@ from gpuguard.model.observation import Observation
 from gpuguard.model.process import Process
 from gpuguard.model.ruleset import RuleSet
 from gpuguard.model.state import State
+from gpuguard.model.verdict import Verdict
 from gpuguard.model.write import NOT_RUNNING, ProgramsChanged, Standing, Write
 from gpuguard.sentinel.wire import Overflow
 from gpuguard.systemd.events import Called
@@ -184,6 +185,17 @@ class TestHealed:
         assert [entry["kind"] for entry in desk.post.events("lost", "repaired", "declared")] == [
             *("lost", "repaired", "declared")
         ]
+
+    async def test_safe_is_not_forgotten_in_between(self, desk: Desk) -> None:
+        """A look that was caught in a rewrite has not seen it whole: the next one that has tells."""
+        recorder = desk.post.guard.parts.recorder
+        recorder._of(desk.scope).declared = tuple(rules(GPU0))
+        desk.scope.verdict = Verdict(State.PARTIAL, lost=rules(GPU0))
+        await desk.take(healed(SYSTEMD, RELOADER))
+        assert not desk.post.events("declared")
+        desk.scope.verdict = Verdict(State.PROTECTED)
+        recorder.judged(desk.scope, time.monotonic())
+        assert desk.post.events("declared")
 
     @pytest.mark.invariant(10)
     async def test_a_flood_is_bounded(self, desk: Desk) -> None:
