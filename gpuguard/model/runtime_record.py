@@ -1,0 +1,59 @@
+"""What a runtime's own files say of one container: who it is, and what it was given."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Optional
+
+from gpuguard.model.grant import Grant
+from gpuguard.model.oci_spec import OciSpec
+from gpuguard.model.rule import Rule
+from gpuguard.model.ruleset import RuleSet
+
+
+@dataclass(frozen=True)
+class Identity:
+    """Who a container is for its users; for Kubernetes `name` is the container's in its pod."""
+
+    name: Optional[str] = None
+    namespace: Optional[str] = None
+    pod: Optional[str] = None
+
+
+@dataclass(frozen=True)
+class Bundle:
+    """A container's specification as found on disk: in a file that root alone can write, of this very run.
+
+    `path` is the file's. `since` is when it was last changed, in seconds since the epoch: the container started after.
+    `pid` is that of the container's first process, where the runtime has noted it.
+    """
+
+    path: str
+    spec: OciSpec
+    since: float
+    pid: Optional[int] = None
+
+
+@dataclass(frozen=True)
+class RuntimeRecord:
+    """All that is known of a container from outside of it.
+
+    `runtime` is who made it, "" where only its cgroup tells. `grants` is what it was given for certain; `possible` all
+    that its runtime and hooks may have given, None where that cannot be told. `trusted`: the container has no right to
+    write device rules itself (no CAP_SYS_ADMIN), so that what is in force was given from outside; None: cannot be told.
+    `doubts` say what was asked for and is not granted, and why; `trouble` why nothing can be told.
+    """
+
+    runtime: str = ""
+    identity: Identity = field(default_factory=Identity)
+    bundle: Optional[Bundle] = None
+    grants: tuple[Grant, ...] = ()
+    possible: Optional[RuleSet] = None
+    trusted: Optional[bool] = None
+    doubts: tuple[str, ...] = ()
+    trouble: Optional[str] = None
+
+    @property
+    def rules(self) -> frozenset[Rule]:
+        """The rules of all grants."""
+        return frozenset(grant.rule for grant in self.grants)
