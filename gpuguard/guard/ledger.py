@@ -18,6 +18,7 @@ from typing import Any, Optional
 
 from gpuguard.errors import LedgerError, RuleError
 from gpuguard.model.entitlement import Entitlement
+from gpuguard.model.rule import Rule
 from gpuguard.model.ruleset import parse_rules
 
 VERSION = 1
@@ -122,6 +123,9 @@ class Ledger:
             "struck": entry.struck,
             "quiet_since": entry.quiet_since,
             "first_seen": entry.first_seen,
+            "by_spec": sorted(str(rule) for rule in entry.by_spec),
+            "by_request": sorted(str(rule) for rule in entry.by_request),
+            "drivers": sorted(entry.drivers),
         }
 
     def _read(self, path: Path) -> Optional[Entitlement]:
@@ -164,19 +168,35 @@ def decode(document: dict[str, Any]) -> Entitlement:
             raise LedgerError(f"{key}: want a time, not {value}")
         return value
 
+    def rules(key: str, default: Optional[list[str]] = None) -> frozenset[Rule]:
+        lines = document.get(key, default)
+        if not isinstance(lines, list):
+            raise LedgerError(f"{key}: want list")
+        return parse_rules(lines) if lines else frozenset()
+
     try:
-        lines = get("rules", list)
         return Entitlement(
             unit=get("unit", str),
             control_group=get("control_group", str),
             inode=get("inode", int),
             invocation=get("invocation", str),
-            rules=parse_rules(lines) if lines else frozenset(),
+            rules=rules("rules"),
             released=frozenset(str(device) for device in get("released", list)),
             settled=get("settled", bool),
             struck=get("struck", bool),
             quiet_since=get("quiet_since", float),
             first_seen=get("first_seen", float),
+            # Not in what older versions wrote.
+            by_spec=rules("by_spec", []),
+            by_request=rules("by_request", []),
+            drivers=frozenset(_driver(driver) for driver in document.get("drivers", [])),
         )
     except (RuleError, TypeError) as error:
         raise LedgerError(str(error)) from error
+
+
+def _driver(made: object) -> tuple[str, int, str]:
+    if not isinstance(made, list) or list(map(type, made)) != [str, int, str]:
+        raise LedgerError("drivers: want [type, major, name]")
+    kind, major, name = made
+    return kind, major, name

@@ -7,9 +7,14 @@ from dataclasses import dataclass, replace
 from typing import Optional
 
 from gpuguard.model.device_filter import Owner, denying, own
+from gpuguard.model.grant import Source
+from gpuguard.model.majors import Majors
 from gpuguard.model.observation import Observation
 from gpuguard.model.rule import Rule
 from gpuguard.model.ruleset import RuleSet
+from gpuguard.model.runtime_record import RuntimeRecord
+
+_NO_RECORD = RuntimeRecord()
 
 # No runtime waits longer for its hooks. What never begins a program of its own (a WebAssembly module that runs in the
 # runtime's process) is not waited for in vain. Seconds.
@@ -23,6 +28,9 @@ class Entitlement:
     While not `settled` it is provisional: the runtime or its hooks may still be writing.
     `struck` is whether a loss was seen. `quiet_since` is when a foreign write was last seen, in
     seconds of CLOCK_MONOTONIC; `first_seen` is in seconds since the epoch.
+    `by_spec` and `by_request` are those of the rules that nobody has seen in force of themselves: the runtime's
+    specification says them, or the request in it. `drivers` are the drivers that had the rules' majors when they
+    were learnt: (type, major, name).
     """
 
     unit: str
@@ -35,6 +43,15 @@ class Entitlement:
     struck: bool
     quiet_since: float
     first_seen: float
+    by_spec: frozenset[Rule] = frozenset()
+    by_request: frozenset[Rule] = frozenset()
+    drivers: frozenset[tuple[str, int, str]] = frozenset()
+
+    def source(self, rule: Rule) -> Source:
+        """How it is known that the container is entitled to one of the rules."""
+        if rule in self.by_spec:
+            return Source.SPEC
+        return Source.REQUEST if rule in self.by_request else Source.LEDGER
 
     def belongs_to(self, look: Observation) -> bool:
         """Whether this is the entitlement of the scope that was looked at, and not of a namesake."""
@@ -50,20 +67,42 @@ def learn(  # noqa: PLR0913 - each is a fact of its own
     settle: float,
     reloading: bool,
     wall_clock: float,
+    record: RuntimeRecord = _NO_RECORD,
+    stale: frozenset[Rule] = frozenset(),
 ) -> Optional[Entitlement]:
     """Return the entitlement as it is after one look; None when the scope has none that is known.
 
     Nothing is learnt from what cannot be read or from a cgroup without a filter. Rules that are
-    seen while unsettled are added; a settled entitlement does not grow. It settles when nobody but
-    systemd has written for `settle` seconds, outside a reload, with all its rules in force, and the
-    container's own program has begun: until then hooks may write. On cgroup v2, where only a declaration
+    seen while unsettled are added; a settled entitlement does not grow by what is seen. What the runtime's own files
+    grant is added when the start is over: until then hooks are at work, and are not overtaken. It settles when nobody
+    but systemd has written for `settle` seconds, outside a reload, with all its rules in force that are not `stale`,
+    and the container's own program has begun: until then hooks may write. On cgroup v2, where only a declaration
     gives back what is lost, it settles without all its rules in force: there the runtime's own program
     tells what the runtime has given, whatever systemd's denies.
     """
     if known is not None and not known.belongs_to(look):
         known = None
-    if look.effective is None or look.unrestricted or (known is not None and known.settled):
+    if look.effective is None or look.unrestricted:
         return known
+    before = known
+    if known is None or not known.settled:
+        known = _seen(known, look, guarded, wall_clock)
+    if not look.starting and record.bundle is not None and wall_clock - record.bundle.since >= settle:
+        known = _recorded(known, look, guarded, record, wall_clock)
+    if known is None or known.settled or known != before:
+        return known
+    quiet = look.at - max(known.quiet_since, look.started or 0.0)
+    whole = not look.effective.missing(known.rules - stale)
+    starting = look.starting and quiet < _LONGEST_START
+    if (whole or not look.writable) and not reloading and not starting and quiet >= settle:
+        return replace(known, settled=True, invocation=known.invocation or look.invocation)
+    return known
+
+
+def _seen(
+    known: Optional[Entitlement], look: Observation, guarded: Callable[[Rule], bool], wall_clock: float
+) -> Optional[Entitlement]:
+    """Add what is in force; take away what the runtime's own program denies."""
     seen = frozenset(rule for rule in look.given or () if guarded(rule))
     if known is None:
         return _first(look, seen, wall_clock) if seen else None
@@ -72,15 +111,34 @@ def learn(  # noqa: PLR0913 - each is a fact of its own
         rules = known.rules - refused
         return replace(known, rules=rules, quiet_since=look.at) if rules else None
     new = frozenset(rule for rule in RuleSet(known.rules).missing(seen) if rule.device not in known.released)
-    if new:
-        return replace(known, rules=_widest(known.rules | new), quiet_since=look.at)
-    quiet_since = max(known.quiet_since, look.started or 0.0)
-    whole = not look.effective.missing(known.rules)
-    quiet = look.at - quiet_since
-    starting = look.starting and quiet < _LONGEST_START
-    if (whole or not look.writable) and not reloading and not starting and quiet >= settle:
-        return replace(known, settled=True, invocation=known.invocation or look.invocation)
-    return known
+    return replace(known, rules=_widest(known.rules | new), quiet_since=look.at) if new else known
+
+
+def _recorded(
+    known: Optional[Entitlement],
+    look: Observation,
+    guarded: Callable[[Rule], bool],
+    record: RuntimeRecord,
+    wall_clock: float,
+) -> Optional[Entitlement]:
+    """Add what the runtime's own files grant, but for what its own program denies: that it has not given after all."""
+    have = RuleSet(known.rules if known is not None else frozenset())
+    released = known.released if known is not None else frozenset()
+    new = {
+        grant.rule: grant.source
+        for grant in record.grants
+        if guarded(grant.rule) and not have.covers(grant.rule) and grant.rule.device not in released
+    }
+    rules = frozenset(new) - _refused(frozenset(new), look)
+    if not rules:
+        return known
+    known = known or _first(look, frozenset(), wall_clock)
+    return replace(
+        known,
+        rules=_widest(known.rules | rules),
+        by_spec=known.by_spec.union(rule for rule in rules if new[rule] is Source.SPEC),
+        by_request=known.by_request.union(rule for rule in rules if new[rule] is Source.REQUEST),
+    )
 
 
 def _first(look: Observation, rules: frozenset[Rule], wall_clock: float) -> Entitlement:
@@ -102,6 +160,14 @@ def release(known: Entitlement, devices: frozenset[str]) -> Entitlement:
     """Forget the rules of `devices` ("c 195:0"), on purpose and for good."""
     rules = frozenset(rule for rule in known.rules if rule.device not in devices)
     return replace(known, rules=rules, released=known.released | devices)
+
+
+def note_drivers(known: Entitlement, majors: Majors) -> Entitlement:
+    """Note which drivers have the majors of the rules, for those of which that is not noted yet."""
+    noted = {(kind, major) for kind, major, _ in known.drivers}
+    wanted = {(rule.kind, rule.major) for rule in known.rules} - noted
+    new = frozenset(driver for driver in majors.drivers if driver[:2] in wanted)
+    return replace(known, drivers=known.drivers | new) if new else known
 
 
 def unlearn(known: Entitlement, self_given: RuleSet, before: frozenset[Rule]) -> Entitlement:

@@ -88,7 +88,7 @@ def plan(  # noqa: PLR0913 - each is a fact of its own
     curable = frozenset() if look.writable else frozenset(lost) - verdict.blocked
     if declared is None or look.refusal is not None or not (curable or verdict.at_risk):
         return found
-    wanted = curable | verdict.at_risk | _along(look, declared, guarded)
+    wanted = curable | verdict.at_risk | _along(look, declared, guarded, verdict)
     entries, unspelt = merge(declared, _sorted(wanted))
     found = replace(found, undeclarable=tuple(rule for rule in unspelt if rule in verdict.at_risk))
     if not look.writable:
@@ -105,12 +105,18 @@ def plan(  # noqa: PLR0913 - each is a fact of its own
     return replace(found, declare=entries if due else ())
 
 
-def _along(look: Observation, declared: Declared, guarded: Callable[[Rule], bool]) -> frozenset[Rule]:
+def _along(look: Observation, declared: Declared, guarded: Callable[[Rule], bool], verdict: Verdict) -> frozenset[Rule]:
     """Return what else the runtime gave and systemd does not know.
 
-    Rules of the guarded classes that nobody is entitled to stay as they are.
+    Rules of the guarded classes that nobody is entitled to stay as they are, and so do stale ones, whose numbers may
+    be those of any driver now.
     """
-    return frozenset(rule for rule in look.given or () if not guarded(rule) and not declared.covers(rule))
+    stale = {rule.device for rule in verdict.stale}
+    return frozenset(
+        rule
+        for rule in look.given or ()
+        if not guarded(rule) and rule.device not in stale and not declared.covers(rule)
+    )
 
 
 def _to_be_kept(look: Observation, *, exact: bool) -> frozenset[Rule]:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Optional
 
 from gpuguard.model.device_filter import DeviceFilter, denying, of_systemd
@@ -15,6 +16,7 @@ from gpuguard.model.state import State
 
 Rules = frozenset[Rule]
 _NONE: Rules = frozenset()
+_NOTHING: Mapping[Rule, str] = MappingProxyType({})
 
 
 @dataclass(frozen=True)
@@ -23,7 +25,8 @@ class Verdict:
 
     `lost` is entitled but not effective, `at_risk` is entitled but not declared (empty when that
     cannot be told), `excess` is effective and guarded but neither entitled nor released. `blocked` is
-    the part of `lost` that no declaration brings back: a program that is not systemd's denies it.
+    the part of `lost` that no declaration brings back: a program that is not systemd's denies it. `stale` is what
+    it was entitled to while the numbers were its driver's: neither lost nor at risk, and excess where it is in force.
     """
 
     state: State
@@ -32,6 +35,7 @@ class Verdict:
     at_risk: Rules = _NONE
     excess: Rules = _NONE
     blocked: Rules = _NONE
+    stale: Rules = _NONE
 
 
 _UNRESTRICTED = Verdict(State.UNRESTRICTED, "no device filter")
@@ -44,39 +48,54 @@ def judge_unknown(look: Observation) -> Optional[Verdict]:
     return _UNRESTRICTED if look.unrestricted else None
 
 
-def judge(look: Observation, entitled: Entitlement, guarded: Callable[[Rule], bool]) -> Verdict:
-    """Compare the three lists. Where several states hold, State's order decides."""
+def judge(
+    look: Observation,
+    entitled: Entitlement,
+    guarded: Callable[[Rule], bool],
+    stale: Mapping[Rule, str] = _NOTHING,
+) -> Verdict:
+    """Compare the three lists. Where several states hold, State's order decides.
+
+    `stale` says of which rules the numbers belong to somebody else now, and why.
+    """
     if look.effective is None:
         return _opaque(look)
     if look.unrestricted:
         return _UNRESTRICTED
-    lost = look.effective.missing(entitled.rules)
+    stale = {rule: why for rule, why in stale.items() if rule in entitled.rules}
+    rules = entitled.rules.difference(stale)
+    lost = look.effective.missing(rules)
     blocked = frozenset(rule for rule in lost if _blocking(look, rule))
-    at_risk = _undeclared(look, entitled)
-    allowed = RuleSet(entitled.rules)
+    at_risk = _undeclared(look, rules)
+    allowed = RuleSet(rules)
+    old = {rule.device for rule in stale}
     excess = frozenset(
         rule
         for rule in look.effective
-        if guarded(rule) and not allowed.covers(rule) and rule.device not in entitled.released
+        if (guarded(rule) or rule.device in old) and not allowed.covers(rule) and rule.device not in entitled.released
     )
-    state, reason = _state(look, entitled, lost, at_risk)
-    return Verdict(state, reason, lost=lost, at_risk=at_risk, excess=excess, blocked=blocked)
+    state, reason = _state(look, entitled, lost, at_risk, stale)
+    return Verdict(state, reason, lost=lost, at_risk=at_risk, excess=excess, blocked=blocked, stale=frozenset(stale))
 
 
 def _opaque(look: Observation) -> Verdict:
     return Verdict(State.OPAQUE, look.trouble or "the kernel's list cannot be read")
 
 
-def _undeclared(look: Observation, entitled: Entitlement) -> Rules:
+def _undeclared(look: Observation, rules: Rules) -> Rules:
     if look.declared is None:
         return _NONE
     declared = look.declared
-    return frozenset(rule for rule in entitled.rules if not declared.covers(rule))
+    return frozenset(rule for rule in rules if not declared.covers(rule))
 
 
-def _state(look: Observation, entitled: Entitlement, lost: Rules, at_risk: Rules) -> tuple[State, Optional[str]]:
+def _state(
+    look: Observation, entitled: Entitlement, lost: Rules, at_risk: Rules, stale: Mapping[Rule, str]
+) -> tuple[State, Optional[str]]:
     if not entitled.settled:
         return State.SETTLING, "too early to judge"
+    if stale:
+        return State.STALE, "; ".join(stale[rule] for rule in sorted(stale, key=lambda rule: rule.sort_key))
     if lost:
         return (State.LOST if lost == entitled.rules else State.PARTIAL), _why_lost(look, lost)
     if look.declared is None:
