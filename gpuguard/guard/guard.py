@@ -167,7 +167,7 @@ class Guard:
             return None
         policy = self.policy
         scope = Scope(
-            Target(unit, control_group, inode),
+            Target(unit, control_group, inode, control_group),
             container,
             Backoff(policy.max_repairs, policy.window, policy.pause),
             self._remembered.pop(inode, None),

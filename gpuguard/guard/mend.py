@@ -29,11 +29,21 @@ _PATIENCE = 5.0
 
 @dataclass(frozen=True)
 class Target:
-    """The scope that is written: its control group, and the inode that this must have."""
+    """The container that is written: its control group, and the inode that this must have.
+
+    `unit_group` is the control group of `unit`, which is another one where a service holds the container; None where
+    systemd knows no unit: then `unit` is but a name for people.
+    """
 
     unit: str
     control_group: str
     inode: int
+    unit_group: Optional[str]
+
+    @property
+    def is_unit(self) -> bool:
+        """Whether the control group is that of a unit, and not one below it or beside all units."""
+        return self.unit_group == self.control_group
 
 
 @dataclass(frozen=True)

@@ -104,7 +104,7 @@ async def one(
 async def main(control_group: str, tries: int, *, guard: bool) -> dict[str, object]:
     """Make all tries and return what came of them."""
     scope = Rules(control_group) if (ROOT / "devices").exists() else Programs(control_group)
-    target = Target(PurePosixPath(control_group).name, control_group, scope.group.stat().st_ino)
+    target = Target(PurePosixPath(control_group).name, control_group, scope.group.stat().st_ino, control_group)
     link = Link(Settings().paths.bus)
     mender = Mender(scope.devices, link)
     lost = during = 0

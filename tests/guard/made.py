@@ -38,7 +38,7 @@ def scope(
 ) -> Scope:
     """Return a Docker container's scope in a state, with a view of systemd that is 0 s old at second 100."""
     return Scope(
-        Target(UNIT, GROUP, 7),
+        Target(UNIT, GROUP, 7, GROUP),
         ContainerScope("docker", ID),
         Backoff(5, 60.0, 30.0),
         entitled=known,

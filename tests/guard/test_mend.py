@@ -30,7 +30,7 @@ NO_BUS = "unix:path=/nonexistent/bus"
 
 def target_of(groups: Groups) -> Target:
     """Return the scope of a tree as the target that it is."""
-    return Target(groups.scope.rpartition("/")[2], groups.scope, groups.inode(groups.scope))
+    return Target(groups.scope.rpartition("/")[2], groups.scope, groups.inode(groups.scope), groups.scope)
 
 
 class TestWrite:
@@ -76,7 +76,7 @@ class Declaring:
         self.link = link
         self.devices = DevicesV1(node.path("/sys/fs/cgroup/devices"))
         self.mender = Mender(self.devices, link)
-        self.target = Target(self.scope.name, self.scope.group, self.scope.cgroup.stat().st_ino)
+        self.target = Target(self.scope.name, self.scope.group, self.scope.cgroup.stat().st_ino, self.scope.group)
 
     def shielded(self) -> bool:
         """Whether there is a shield."""
@@ -183,7 +183,7 @@ class TestDeclare:
     ) -> None:
         """A good answer of systemd proves nothing: a rule that is gone from the list afterwards is told."""
         (tree.path(tree.scope) / "devices.list").write_text(f"{NULL}\n{GPU0}\n")
-        target = Target(it.scope.name, tree.scope, tree.inode(tree.scope))
+        target = Target(it.scope.name, tree.scope, tree.inode(tree.scope), tree.scope)
         it.node.busy(0.3)
         monkeypatch.undo()  # nothing will come
         declaring = asyncio.ensure_future(Mender(tree.devices, it.link).declare(target, ENTRIES))
@@ -215,7 +215,7 @@ class TestDeclare:
         """A scope with another inode gets no shield, and systemd hears nothing."""
         account = Account(it.node, it.scope)
         with pytest.raises(CgroupGoneError):
-            await it.mender.declare(Target(it.scope.name, it.scope.group, it.target.inode + 1), ENTRIES)
+            await it.mender.declare(Target(it.scope.name, it.scope.group, it.target.inode + 1, it.scope.group), ENTRIES)
         assert not it.shielded()
         assert account.calls() == []
 
