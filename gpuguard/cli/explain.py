@@ -65,6 +65,8 @@ def document(explanation: Explanation) -> dict[str, object]:
         },
         "hindrance": explanation.plan.hindrance,
         "last_writer": None if explanation.last_writer is None else to_document(explanation.last_writer),
+        "bundle": explanation.bundle,
+        "doubts": list(explanation.doubts),
         "reload": reload_sentence(explanation),
         "advice": list(advice(explanation)),
     }
@@ -85,6 +87,8 @@ def _rule(one: Comparison) -> dict[str, object]:
         "declared_by": one.entry,
         "after_reload": one.after_reload,
         "denied_by": [_denier(denier) for denier in one.denied_by],
+        "sources": list(one.sources),
+        "stale": one.stale,
     }
 
 
@@ -119,6 +123,7 @@ def people(
     if hidden:
         lines.append(f"other rules, which need no attention: {hidden} (--all shows them)")
     sections = (
+        ("Where the entitlement comes from:", _sources(explanation)),
         ("Programs in force, all of which must allow:", _programs(explanation, width)),
         ("What systemd knows:", _systemd(explanation)),
         ("Who wrote last:", _wrote(explanation)),
@@ -187,6 +192,15 @@ def _level(group: str, own: str) -> str:
     if group == own:
         return "the scope" if own.endswith(".scope") else "the unit"
     return group.removeprefix(own) if group.startswith(f"{own}/") else group
+
+
+def _sources(explanation: Explanation) -> Iterator[str]:
+    for one in explanation.comparisons:
+        if one.entitled and one.sources:
+            yield f"{one.rule}: {'; '.join(one.sources)}"
+        if one.stale is not None:
+            yield f"{one.rule} is stale: {one.stale}"
+    yield from explanation.doubts
 
 
 def _programs(explanation: Explanation, width: Optional[int]) -> Iterable[str]:

@@ -13,6 +13,7 @@ from gpuguard.guard.devices import GuardedDevices
 from gpuguard.guard.guard import Guard
 from gpuguard.guard.ledger import Ledger
 from gpuguard.guard.mend import Mender
+from gpuguard.guard.node_records import NodeRecords
 from gpuguard.guard.observe import SystemdObserver
 from gpuguard.guard.parts import Parts, Policy
 from gpuguard.guard.record import Recorder
@@ -78,6 +79,7 @@ def assemble(  # noqa: PLR0913 - each is a fact of its own
         causes=Causes(systemd=processes.read(INIT) or SYSTEMD),
         sentinel=Sentinel(lambda fd: _sentinel(settings, mode, fd)),
         start_phase=StartPhase(_hierarchy(mode, Path(paths.cgroup)), Path(paths.proc)),
+        records=NodeRecords(),
     )
     policy = Policy(
         enforce=enforce,

@@ -30,19 +30,28 @@ class GuardedDevices:
         self._majors = Majors()
         self._nodes: dict[str, DeviceNumber] = {}
         self._guarded = Guarded(frozenset())
+        self.generation = 0
+        """Another one when drivers or nodes have come, gone or got other numbers."""
 
     def refresh(self) -> None:
         """Read /proc/devices and the device nodes again. Raises CgroupUnreadableError; then nothing changes."""
         majors = Majors.parse(self._host.devices())
         patterns = [glob for known in self.classes for glob in known.nodes]
-        self._nodes = dict(self._host.nodes(patterns))
-        self._majors = majors
+        nodes = dict(self._host.nodes(patterns))
+        if (nodes, majors) != (self._nodes, self._majors):
+            self.generation += 1
+        self._nodes, self._majors = nodes, majors
         self._guarded = Guarded.of(self.classes, majors, self._nodes.values())
 
     @property
     def nodes(self) -> Mapping[str, DeviceNumber]:
         """The host's guarded device nodes: path and number, as of the last refresh()."""
         return self._nodes
+
+    @property
+    def majors(self) -> Majors:
+        """The host's registered drivers, as of the last refresh()."""
+        return self._majors
 
     def __call__(self, rule: Rule) -> bool:
         """Whether the rule lets anybody open a guarded device."""

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple, Optional
 
 from gpuguard.config import Paths
 from gpuguard.errors import UnitFileError
+from gpuguard.guard import records
 from gpuguard.guard.parts import Parts
 from gpuguard.guard.scope import Scope
 from gpuguard.guard.statuses import statuses
@@ -15,10 +17,12 @@ from gpuguard.kernel.devices_v1 import DevicesV1
 from gpuguard.model.device_filter import DeviceFilter, denying, given, of_systemd
 from gpuguard.model.deviceallow import standard_rules
 from gpuguard.model.explanation import Comparison, Declaration, Denier, Explanation
+from gpuguard.model.grant import Source
 from gpuguard.model.observation import Declared
 from gpuguard.model.reload import in_force_v1, in_force_v2
 from gpuguard.model.rule import Rule
 from gpuguard.model.ruleset import RuleSet
+from gpuguard.model.runtime_record import RuntimeRecord
 from gpuguard.model.status import NodeStatus
 from gpuguard.systemd.unit_files import texts
 
@@ -42,7 +46,13 @@ def explanation(parts: Parts, scope: Scope, node: NodeStatus, paths: Paths) -> E
         trouble=view.trouble if view is not None else None,
         verdict=scope.verdict,
         plan=scope.plan,
+        bundle=scope.record.bundle.path if scope.record.bundle is not None else None,
+        doubts=_doubts(scope.record),
     )
+
+
+def _doubts(record: RuntimeRecord) -> tuple[str, ...]:
+    return record.doubts if record.trouble is None else (record.trouble, *record.doubts)
 
 
 def _declaration(unit: str, declared: Declared, root: str) -> Declaration:
@@ -80,6 +90,7 @@ class _Comparer:
         self._given = given(self._filters, self._group)
         self._entries = self._read_entries()
         self._shield = parts.devices.shielded(self._group)
+        self._stale = records.stale(parts, scope)
 
     def all(self) -> list[Comparison]:
         """Return a comparison for each rule of any list, those that somebody is entitled to first."""
@@ -109,7 +120,18 @@ class _Comparer:
             after_reload=self._after_reload(rule, denied_by),
             denied_by=denied_by,
             hinders=rule in plan.narrowed or rule in plan.undeclarable,
+            sources=tuple(self._sources(rule)),
+            stale=self._stale.get(rule),
         )
+
+    def _sources(self, rule: Rule) -> Iterator[str]:
+        known = self._scope.entitled
+        if known is None or not RuleSet(known.rules).covers(rule):
+            return
+        if rule in known.rules and known.source(rule) is Source.LEDGER:
+            yield "ledger: seen in force"
+        grants = (grant for grant in self._scope.record.grants if grant.rule.covers(rule))
+        yield from (f"{grant.source.value}: {grant.why}" for grant in grants)
 
     def _effective(self, rule: Rule) -> Optional[bool]:
         effective = self._scope.effective

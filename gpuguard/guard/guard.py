@@ -10,13 +10,13 @@ from pathlib import PurePosixPath
 from typing import Optional
 
 from gpuguard.errors import CgroupGoneError, CgroupUnreadableError, GpuguardError, LedgerError
-from gpuguard.guard import act, orders, shield
+from gpuguard.guard import act, orders, records, shield
 from gpuguard.guard.mend import Target
 from gpuguard.guard.observe import SystemdView
 from gpuguard.guard.parts import Parts, Policy
 from gpuguard.guard.scope import Outage, Scope
 from gpuguard.model.backoff import Backoff
-from gpuguard.model.entitlement import Entitlement, learn
+from gpuguard.model.entitlement import Entitlement, learn, note_drivers
 from gpuguard.model.observation import Observation
 from gpuguard.model.plan import Plan, plan
 from gpuguard.model.rule import Rule
@@ -85,7 +85,7 @@ class Guard:
         except GpuguardError:
             return False
         stamp, now = self.parts.observer.stamps.stamp(scope.target.unit), time.monotonic()
-        if not scope.calm(now, seen, stamp):
+        if not scope.calm(now, seen, stamp) or records.due(self.parts, scope):
             return False
         scope.whole_at = now
         return not (shield.due(self.parts, self.policy, scope) or orders.due(self.parts, scope))
@@ -104,6 +104,7 @@ class Guard:
         scope = self._scope(control_group)
         if scope is None:
             return
+        records.consult(self.parts, scope)
         await shield.remove_unwanted(self.parts, self.policy, scope)
         scope.deeds, scope.error = [], None
         if await self._as_made(scope):
@@ -196,7 +197,7 @@ class Guard:
         target, view = scope.target, scope.view or SystemdView()
         seen, trouble = None, view.trouble
         # Before the list is read: what the hooks wrote until then is in it.
-        starting = self.parts.start_phase.starting(target.control_group) if scope.settling else None
+        starting = self.parts.start_phase.starting(target.control_group) if scope.start_matters else None
         try:
             seen = self.parts.devices.read(target.control_group, scope.entitled.rules if scope.entitled else ())
             if seen.inode != target.inode:
@@ -237,13 +238,15 @@ class Guard:
         scope.entitled = learn(
             before,
             look,
-            lambda rule: self.parts.guarded(rule) and scope.learnable(rule),
+            lambda rule: self.parts.guarded(rule) and scope.learnable(rule, starting=look.starting),
             settle=self.policy.settle,
             reloading=self.parts.causes.reloading(look.at),
             wall_clock=time.time(),
+            record=scope.record,
+            stale=frozenset(records.stale(self.parts, scope)),
         )
         if scope.entitled is None:
-            scope.verdict, scope.plan = judge_unknown(look), Plan()
+            scope.verdict, scope.plan = judge_unknown(look, scope.record.doubts), Plan()
             if before is not None:
                 self._forget(scope)
         elif scope.entitled != before:
@@ -253,7 +256,7 @@ class Guard:
     def keep(self, scope: Scope, entitled: Entitlement) -> None:
         """Hold on to an entitlement; a ledger that cannot be written does not hinder the guard."""
         changed = scope.entitled is None or scope.entitled.rules != entitled.rules
-        scope.entitled = entitled
+        scope.entitled = entitled = note_drivers(entitled, self.parts.guarded.majors)
         if changed:
             orders.give(self.parts, self.policy, scope)
         try:
@@ -268,7 +271,7 @@ class Guard:
             self.parts.recorder.trouble(scope.target.control_group, error)
 
     def _judge(self, scope: Scope, look: Observation, entitled: Entitlement, *, second_look: bool) -> None:
-        verdict = scope.verdict = judge(look, entitled, self.parts.guarded)
+        verdict = scope.verdict = judge(look, entitled, self.parts.guarded, records.stale(self.parts, scope))
         scope.plan = plan(
             look,
             entitled,

@@ -32,11 +32,11 @@ def give(parts: Parts, policy: Policy, scope: Scope) -> None:
         else:
             parts.sentinel.forget(target.control_group)
         return
-    known = _declared(parts, scope, scope.entitled.rules)
+    known = _declared(parts, scope, scope.owed)
     scope.paused = not scope.backoff.may_repair(time.monotonic())
     # What another run of a service lacks was not taken from it: only a look can tell, which asks systemd.
     heal = policy.enforce and not scope.paused and not scope.restarts
-    unknown = scope.entitled.rules - known
+    unknown = scope.owed - known
     parts.sentinel.watch(
         Watched(target.control_group, target.inode, unknown, known, heal, growing=not scope.entitled.settled)
     )

@@ -10,6 +10,7 @@ from gpuguard.guard.ledger import Ledger
 from gpuguard.guard.mend import Mender
 from gpuguard.guard.observe import SystemdObserver
 from gpuguard.guard.record import Recorder
+from gpuguard.guard.records import Records
 from gpuguard.guard.sentinel import Sentinel
 from gpuguard.guard.units import Units
 from gpuguard.kernel.devices import DeviceControl
@@ -46,3 +47,4 @@ class Parts:
     causes: Causes
     sentinel: Sentinel
     start_phase: StartPhase
+    records: Records

@@ -16,6 +16,7 @@ from gpuguard.model.observation import Declared
 from gpuguard.model.plan import Plan
 from gpuguard.model.rule import Rule
 from gpuguard.model.ruleset import RuleSet
+from gpuguard.model.runtime_record import RuntimeRecord
 from gpuguard.model.scope_name import ContainerScope
 from gpuguard.model.state import State
 from gpuguard.model.verdict import Verdict
@@ -50,7 +51,8 @@ class Scope:
     list was last written, in seconds since the epoch, and why. `paused`: the sentinel was told that the back-off
     forbids repairs. `untold`: so many writes to it wait to be told. `outstanding`: systemd has not answered a
     declaration. `shielded`: the shield stands for good; `shields` counts how often one was raised or removed.
-    `self_given` are rules that the container itself wrote while it settled: they are not learnt.
+    `self_given` are rules that the container itself wrote while it settled: they are not learnt. `record` is what the
+    runtime's own files say of the container, read when the host's devices were at `generation`, at `consulted`.
     """
 
     target: Target
@@ -76,6 +78,9 @@ class Scope:
     shielded: bool = False
     shields: Optional[Backoff] = None
     self_given: RuleSet = field(default_factory=RuleSet)
+    record: RuntimeRecord = field(default_factory=RuntimeRecord)
+    generation: int = -1
+    consulted: float = -math.inf
 
     @property
     def effective(self) -> Optional[RuleSet]:
@@ -106,9 +111,28 @@ class Scope:
         """Whether another run can have the same inode: a service keeps a control group that a process is left in."""
         return not self.target.unit.endswith(".scope")
 
-    def learnable(self, rule: Rule) -> bool:
-        """Whether a rule that is seen may have come from the runtime or its hooks."""
-        return not self.self_given.covers(rule)
+    def learnable(self, rule: Rule, *, starting: Optional[bool]) -> bool:
+        """Whether a rule that is seen may have come from the runtime or its hooks.
+
+        A container that may write its own list is not believed once its program has begun.
+        """
+        if self.self_given.covers(rule):
+            return False
+        if self.record.trusted is not False or starting:
+            return True
+        return self.record.possible is not None and self.record.possible.covers(rule)
+
+    @property
+    def owed(self) -> frozenset[Rule]:
+        """What is to be given back when it is missing: not what the last look found stale."""
+        if self.entitled is None:
+            return frozenset()
+        return self.entitled.rules - (self.verdict.stale if self.verdict is not None else frozenset())
+
+    @property
+    def start_matters(self) -> bool:
+        """Whether it makes a difference if the container is still being started."""
+        return self.settling or (self.entitled is None and (bool(self.record.grants) or self.record.trusted is False))
 
     @property
     def settling(self) -> bool:

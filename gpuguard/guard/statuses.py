@@ -10,8 +10,6 @@ from gpuguard.model.rule import Rule
 from gpuguard.model.state import State
 from gpuguard.model.status import ContainerStatus, DeviceStatus
 
-LEDGER = "ledger"
-
 
 def statuses(scopes: Iterable[Scope], node_of: Callable[[Rule], Optional[str]]) -> tuple[ContainerStatus, ...]:
     """Return the containers that have or had guarded devices, or no filter at all, by their scope's name."""
@@ -29,16 +27,20 @@ def summary(scopes: Iterable[Scope]) -> str:
 def _status(scope: Scope, state: State, node_of: Callable[[Rule], Optional[str]]) -> ContainerStatus:
     verdict, entitled = scope.verdict, scope.entitled
     rules = entitled.rules if entitled is not None else ()
+    identity = scope.record.identity
     return ContainerStatus(
         scope=scope.target.unit,
         cgroup=scope.target.control_group,
         id=scope.container.id,
-        runtime=scope.container.runtime,
+        runtime=scope.record.runtime or scope.container.runtime,
         state=state,
         devices=tuple(_device(scope, rule, node_of) for rule in _sorted(rules)),
         excess=_sorted(verdict.excess if verdict is not None else ()),
         reason=scope.reason,
         released=_sorted(_released(scope)),
+        name=identity.name,
+        namespace=identity.namespace,
+        pod=identity.pod,
     )
 
 
@@ -54,7 +56,7 @@ def _device(scope: Scope, rule: Rule, node_of: Callable[[Rule], Optional[str]]) 
     return DeviceStatus(
         rule=rule,
         node=node_of(rule),
-        entitled_by=LEDGER,
+        entitled_by=scope.entitled.source(rule).value if scope.entitled is not None else "",
         effective=None if scope.effective is None else scope.effective.covers(rule),
         declared=None if declared is None else declared.covers(rule),
         blocked=scope.verdict is not None and rule in scope.verdict.blocked,

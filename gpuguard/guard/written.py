@@ -30,6 +30,7 @@ _LONGEST_GRACE = 10.0
 # A hint comes before the call itself; a reload makes many of them, one after the other.
 _AFTER_HINT = (0.001, 0.02, 0.1)
 _MAX_LATER = 4096
+_OF_THE_HOST = frozenset({Role.HOST, Role.RUNTIME})
 
 
 class Writes:
@@ -120,28 +121,40 @@ class Writes:
         """Learn provisionally what a write left in a list, which may be gone by now; return whether that is news."""
         if scope.restarts:  # what was before may be another run's
             return False
-        known = self._learnt(scope, scope.entitled, write.before, write.at)
+        learnable = self._learnable(scope, write)
+        known = self._learnt(scope, scope.entitled, write.before, write.at, learnable)
         own = self._self_given(scope, write)
         if own:
-            had = frozenset(filter(self._learnable(scope), write.before or ()))
+            had = frozenset(filter(learnable, write.before or ()))
             scope.self_given = RuleSet(scope.self_given.rules | own)
             if known is not None:
                 known = unlearn(known, RuleSet(own), had)
-        known = self._learnt(scope, known, write.after, write.at)
+        known = self._learnt(scope, known, write.after, write.at, learnable)
         if known is None or known == scope.entitled:
             return False
         self._guard.keep(scope, known)
         return True
 
     def _learnt(
-        self, scope: Scope, known: Optional[Entitlement], rules: Optional[RuleSet], at: float
+        self,
+        scope: Scope,
+        known: Optional[Entitlement],
+        rules: Optional[RuleSet],
+        at: float,
+        learnable: Callable[[Rule], bool],
     ) -> Optional[Entitlement]:
-        target, guarded = scope.target, self._learnable(scope)
+        target = scope.target
         look = Observation(target.unit, target.control_group, target.inode, at, rules, None)
-        return learn(known, look, guarded, settle=math.inf, reloading=True, wall_clock=time.time())
+        return learn(known, look, learnable, settle=math.inf, reloading=True, wall_clock=time.time())
 
-    def _learnable(self, scope: Scope) -> Callable[[Rule], bool]:
-        return lambda rule: self._guard.parts.guarded(rule) and scope.learnable(rule)
+    def _learnable(self, scope: Scope, write: Write) -> Callable[[Rule], bool]:
+        """Return what may be learnt at a write: what an identified program of the host has added, in any case."""
+        parts = self._guard.parts
+        starting = parts.start_phase.starting(write.control_group) if scope.start_matters else None
+        added = frozenset[Rule]()
+        if write.writer is not None and write.writer.role in _OF_THE_HOST and write.before is not None:
+            added = write.before.missing(write.after.rules if write.after is not None else ())
+        return lambda rule: parts.guarded(rule) and (rule in added or scope.learnable(rule, starting=starting))
 
     def _self_given(self, scope: Scope, write: Write) -> frozenset[Rule]:
         """Return what the container has given itself; until its own program has begun it is the runtime's hooks."""

@@ -37,7 +37,8 @@ class Comparison:
 
     `memory` and `disk` are whether systemd has it in memory and whether the unit's files say it; `entry` is what of
     memory says it. `guarded`: of the device classes that gpuguard guards. `given`: the runtime's own program accepts
-    it (cgroup v2). `hinders`: systemd is told nothing because of it.
+    it (cgroup v2). `hinders`: systemd is told nothing because of it. `sources` say where the entitlement comes from,
+    the strongest first; `stale` why its numbers are not those of the device that was given.
     """
 
     rule: Rule
@@ -53,6 +54,8 @@ class Comparison:
     after_reload: Optional[bool] = True
     denied_by: tuple[Denier, ...] = ()
     hinders: bool = False
+    sources: tuple[str, ...] = ()
+    stale: Optional[str] = None
 
     @property
     def declared(self) -> Optional[bool]:
@@ -113,6 +116,8 @@ class Explanation:
     none to know of or they cannot be read. `shield` is whether systemd's rewrites are kept off (cgroup v1), None on v2.
     `declaration` is None when systemd does not tell, and `trouble` says why; `refusal` is why it must not be told
     anything. `declares`: the settings want devices declared before a loss. `last_writer` is None: not known.
+    `bundle` is the file of the runtime that says what it gave, None where there is none or it is not believed;
+    `doubts` say what was asked for and is not granted, or why it cannot be told.
     """
 
     node: NodeStatus
@@ -128,6 +133,8 @@ class Explanation:
     plan: Plan = field(default_factory=Plan)
     declares: bool = True
     last_writer: Optional[LastWriter] = None
+    bundle: Optional[str] = None
+    doubts: tuple[str, ...] = ()
 
     @property
     def guards(self) -> bool:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Optional
 
 from gpuguard.model.grant import Grant
+from gpuguard.model.majors import DeviceNumber
 from gpuguard.model.oci_spec import OciSpec
 from gpuguard.model.rule import Rule
 from gpuguard.model.ruleset import RuleSet
@@ -57,3 +59,8 @@ class RuntimeRecord:
     def rules(self) -> frozenset[Rule]:
         """The rules of all grants."""
         return frozenset(grant.rule for grant in self.grants)
+
+    @property
+    def nodes(self) -> Mapping[str, DeviceNumber]:
+        """The device nodes that the specification names, by their path on the host."""
+        return self.bundle.spec.nodes if self.bundle is not None else {}

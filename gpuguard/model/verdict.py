@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Optional
@@ -41,11 +41,16 @@ class Verdict:
 _UNRESTRICTED = Verdict(State.UNRESTRICTED, "no device filter")
 
 
-def judge_unknown(look: Observation) -> Optional[Verdict]:
-    """Judge a scope of which no entitlement is known; None when its list shows nothing to guard."""
+def judge_unknown(look: Observation, doubts: Sequence[str] = ()) -> Optional[Verdict]:
+    """Judge a scope of which no entitlement is known; None when it has nothing to guard.
+
+    `doubts` say what it may have been given, and why that cannot be told.
+    """
     if look.effective is None:
         return _opaque(look)
-    return _UNRESTRICTED if look.unrestricted else None
+    if look.unrestricted:
+        return _UNRESTRICTED
+    return Verdict(State.OPAQUE, "; ".join(doubts)) if doubts else None
 
 
 def judge(

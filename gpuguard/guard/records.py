@@ -1,0 +1,55 @@
+"""What the runtimes' own files say of a scope: when it is read, and what of it is stale by now."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Protocol
+
+from gpuguard.errors import GpuguardError
+from gpuguard.model import stale as numbers
+from gpuguard.model.rule import Rule
+from gpuguard.model.runtime_record import RuntimeRecord
+
+if TYPE_CHECKING:
+    from gpuguard.guard.parts import Parts
+    from gpuguard.guard.scope import Scope
+
+# Some files are written when the control group is there already. Seconds.
+_AGAIN = 1.0
+_PATIENCE = 15.0
+
+
+class Records(Protocol):
+    """Reads what runtimes and kernel say of a container."""
+
+    def read(self, scope: Scope) -> RuntimeRecord:
+        """Return what is known of the container of a scope. Raises GpuguardError."""
+
+
+def due(parts: Parts, scope: Scope) -> bool:
+    """Whether the files are to be read: for the first time, again while they may be missing, or with other devices."""
+    now = time.monotonic()
+    if scope.record.bundle is None:
+        waiting = scope.consulted - scope.known_since < _PATIENCE
+        return waiting and now - scope.consulted >= _AGAIN
+    return scope.generation != parts.guarded.generation
+
+
+def consult(parts: Parts, scope: Scope) -> None:
+    """Read the files where that is due. What cannot be believed says nothing, and is told."""
+    if not due(parts, scope):
+        return
+    scope.generation, scope.consulted = parts.guarded.generation, time.monotonic()
+    try:
+        scope.record = parts.records.read(scope)
+    except GpuguardError as error:
+        parts.recorder.trouble(scope.target.control_group, error)
+        scope.record = RuntimeRecord(trouble=str(error))
+
+
+def stale(parts: Parts, scope: Scope) -> Mapping[Rule, str]:
+    """Return the rules whose numbers are not those of the driver that they were given for, and why."""
+    rules = scope.record.rules.union(scope.entitled.rules if scope.entitled is not None else ())
+    drivers = scope.entitled.drivers if scope.entitled is not None else frozenset()
+    return numbers.stale(rules, drivers, parts.guarded.majors, scope.record.nodes, parts.guarded.nodes)
