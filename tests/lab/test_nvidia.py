@@ -64,7 +64,7 @@ def test_the_fault(engine: Engine, prober: Prober) -> None:
 def test_gpus_of_docker(docker: Docker, prober: Prober) -> None:
     """Docker's own --gpus finds the hook and puts it, and the request, into the specification."""
     container = docker.run("gpus", args=["--gpus=device=1"])
-    assert given(prober, container) == [GPU1, CTL]  # it asks for `utility` alone
+    assert given(prober, container) == [GPU1, CTL, UVM, UVM_TOOLS]
     spec = _spec(docker.node, container)
     assert "NVIDIA_VISIBLE_DEVICES=1" in spec["process"]["env"]
     assert [Path(known["path"]).name for known in spec["hooks"]["prestart"]] == ["nvidia-container-runtime-hook"]
