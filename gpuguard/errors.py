@@ -86,3 +86,15 @@ class TraceUnavailableError(GpuguardError):
 
 class NotFoundError(GpuguardError):
     """No GPU container, or no device, goes by the name that was given."""
+
+
+class SpecError(GpuguardError):
+    """A text of a container runtime's that cannot be understood: nothing of it is believed."""
+
+
+class RuntimeFileError(GpuguardError):
+    """A file of a runtime's that is not believed: it cannot be read, or others than root may have written it."""
+
+
+class RuntimeFileAbsentError(RuntimeFileError):
+    """There is no such file."""

@@ -5,12 +5,22 @@ https://github.com/opencontainers/runtime-spec/blob/main/config-linux.md
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Optional
 
+from gpuguard.errors import SpecError
+from gpuguard.model.json_text import Value, parse_json
 from gpuguard.model.majors import DeviceNumber
-from gpuguard.model.rule import Rule
+from gpuguard.model.rule import BLOCK, CHAR, Rule
+from gpuguard.model.spec_devices import parse_devices
+
+# All of an environment's names and values. The kernel takes no more than a quarter of the stack's limit.
+MAX_ENVIRONMENT = 1 << 20
+
+_STAGES = ("prestart", "createRuntime", "createContainer", "startContainer", "poststart", "poststop")
+# mknod's "u" is a character device.
+_KINDS = {CHAR: CHAR, "u": CHAR, BLOCK: BLOCK}
 
 
 @dataclass(frozen=True)
@@ -35,10 +45,12 @@ class Hook:
 class OciSpec:
     """The parts of one specification.
 
-    `allowed` is what linux.resources.devices comes down to, with denies applied; `unrestricted`: it allows everything.
-    `nodes` are linux.devices: the path in the container, and the number. `env` is process.env. `capabilities` is the
-    bounding set, None where the process has no `capabilities` at all. `namespaces` are the types that the runtime makes
-    anew ("mount", "user", ...), without those that it joins by a path.
+    `allowed` is what linux.resources.devices comes down to, with denies applied; `unrestricted`: it allows all;
+    `exact`: it allows no more than that, but for the runtime's own standard devices. `nodes` are linux.devices: the
+    path in the container, and the number: that makes a node and gives no right to open it. `env` is process.env, of a
+    name that is there twice the last. `capabilities` is the bounding set, None where the process has no `capabilities`
+    at all: then it keeps all that the runtime has. `namespaces` are the types that the runtime makes anew ("mount",
+    "user", ...), without those that it joins by a path. `root` is root.path.
     """
 
     cgroups_path: str = ""
@@ -51,3 +63,73 @@ class OciSpec:
     annotations: Mapping[str, str] = field(default_factory=dict)
     capabilities: Optional[frozenset[str]] = None
     namespaces: frozenset[str] = frozenset()
+    exact: bool = True
+    root: str = ""
+
+
+def parse_spec(text: str) -> OciSpec:
+    """Read the text of a config.json. Raises SpecError on all that its runtime would not have taken."""
+    spec = parse_json(text)
+    if not isinstance(spec.value, dict):
+        spec.refuse("an object")
+    linux, process = spec.member("linux"), spec.member("process")
+    devices = parse_devices(linux.member("resources").member("devices"))
+    return OciSpec(
+        cgroups_path=linux.member("cgroupsPath").text(),
+        allowed=devices.allowed,
+        unrestricted=devices.unrestricted,
+        nodes=dict(_nodes(linux.member("devices"))),
+        env=_environment(process.member("env")),
+        mounts=tuple(_mount(value) for value in spec.member("mounts").items()),
+        hooks=tuple(_hooks(spec.member("hooks"))),
+        annotations={name: value.text() for name, value in spec.member("annotations").members()},
+        capabilities=_capabilities(process.member("capabilities")),
+        namespaces=frozenset(_new_namespaces(linux.member("namespaces"))),
+        exact=devices.exact,
+        root=spec.member("root").member("path").text(),
+    )
+
+
+def _nodes(devices: Value) -> Iterator[tuple[str, DeviceNumber]]:
+    for device in devices.items():
+        kind = _KINDS.get(device.member("type").text())
+        major, minor = device.member("major").number(), device.member("minor").number()
+        # A number that is not there is 0 for the runtimes; a pipe has none.
+        if kind is not None:
+            yield device.member("path").text(), DeviceNumber(kind, major or 0, minor or 0)
+
+
+def _environment(entries: Value) -> dict[str, str]:
+    env = {}
+    size = 0
+    for entry in entries.texts():
+        size += len(entry)
+        name, equals, value = entry.partition("=")
+        if equals:
+            env[name] = value
+    if size > MAX_ENVIRONMENT:
+        raise SpecError(f"{entries.place}: it has more than {MAX_ENVIRONMENT} characters")
+    return env
+
+
+def _mount(value: Value) -> Mount:
+    return Mount(value.member("destination").text(), value.member("source").text(), value.member("type").text())
+
+
+def _hooks(hooks: Value) -> Iterator[Hook]:
+    for stage in _STAGES:
+        for hook in hooks.member(stage).items():
+            yield Hook(stage, hook.member("path").text(), hook.member("args").texts())
+
+
+def _capabilities(capabilities: Value) -> Optional[frozenset[str]]:
+    if capabilities.absent:
+        return None
+    # crun knows them by libcap, which does not tell capitals from small letters.
+    return frozenset(name.upper() for name in capabilities.member("bounding").texts())
+
+
+def _new_namespaces(namespaces: Value) -> Iterator[str]:
+    for namespace in namespaces.items():
+        if not namespace.member("path").text():
+            yield namespace.member("type").text()
