@@ -16,6 +16,7 @@ from tests.lab.errors import LabError
 from tests.lab.node import Node
 from tests.lab.nvidia import hook, request, toolkit
 from tests.lab.nvidia.driver import MODESET, UVM_TOOLS, Driver, Inventory, Mig, uuid
+from tests.lab.nvidia.runtime import HOOK
 from tests.lab.prober import Prober
 
 ALL = (GPU0, GPU1, CTL, UVM, UVM_TOOLS, MODESET)
@@ -53,7 +54,7 @@ def test_the_fault(engine: Engine, prober: Prober) -> None:
     """A reload of systemd takes what the hook gave: it is not systemd's."""
     container = engine.run("faulty", args=toolkit.options(engine, visible="0"))
     spec = _spec(engine.node, container)
-    assert spec["hooks"]["prestart"][-1]["path"] == "/usr/bin/nvidia-container-runtime-hook"
+    assert spec["hooks"]["prestart"][-1]["path"] == HOOK
     assert given(prober, container) == [GPU0, CTL, UVM, UVM_TOOLS]
     engine.node.run(["systemctl", "daemon-reload"])
     assert given(prober, container) == []
@@ -67,7 +68,7 @@ def test_gpus_of_docker(docker: Docker, prober: Prober) -> None:
     assert given(prober, container) == [GPU1, CTL, UVM, UVM_TOOLS]
     spec = _spec(docker.node, container)
     assert "NVIDIA_VISIBLE_DEVICES=1" in spec["process"]["env"]
-    assert [Path(known["path"]).name for known in spec["hooks"]["prestart"]] == ["nvidia-container-runtime-hook"]
+    assert [known["path"] for known in spec["hooks"]["prestart"] if "nvidia" in known["path"]] == [HOOK]
 
 
 def test_the_mounts(engine: Engine, driver: Driver) -> None:
