@@ -213,7 +213,12 @@ class Recorder:
         verdict = scope.verdict
         if verdict is None:
             return
-        if verdict.state is State.OPAQUE:
+        if verdict.state is State.STALE:
+            self.metrics.drift("stale", "unknown", None)
+            emit(self.log, KINDS.stale, **self._fields(scope), devices=self._names(verdict.stale), reason=scope.reason)
+        elif verdict.state is State.OPAQUE and scope.effective is not None:
+            emit(self.log, KINDS.unclear, **self._fields(scope), reason=scope.reason)
+        elif verdict.state is State.OPAQUE:
             emit(self.log, KINDS.blind, **self._fields(scope), reason=scope.reason)
         elif verdict.state in {State.LOST, State.PARTIAL}:
             self._tell_hopeless(scope, told)
@@ -287,7 +292,10 @@ class Recorder:
         return {
             "scope": scope.target.unit,
             "container": scope.container.id,
-            "runtime": scope.container.runtime,
+            "runtime": scope.record.runtime or scope.container.runtime,
+            "name": scope.record.identity.name,
+            "namespace": scope.record.identity.namespace,
+            "pod": scope.record.identity.pod,
             "state": None if scope.state is None else scope.state.value,
         }
 

@@ -198,6 +198,16 @@ class KINDS(enum.Enum):
         "info",
         "{subject} {happened}: what device numbers mean is looked up again",
     )
+    stale = (
+        "db6b56072c6643a6a712a7605f665e2f",
+        "error",
+        "{who}: {devices} given to it is another device now, and is not given back: {reason}",
+    )
+    unclear = (
+        "f7b4899201b743e6b6aa64bb053069c6",
+        "warning",
+        "{who}: asked for GPUs, and what it was given cannot be told, so nothing is given back: {reason}",
+    )
 
     def __init__(self, message_id: str, level: str, template: str) -> None:
         self.message_id = message_id

@@ -49,6 +49,8 @@ IDS = {
     "source_down": "501d93d29de94f9da6f08b21b5c8f766",
     "source_up": "402b408420774034858a9761a87e276d",
     "ledger_damaged": "4f16d958e03b4132ab060f7e8f58083a",
+    "stale": "db6b56072c6643a6a712a7605f665e2f",
+    "unclear": "f7b4899201b743e6b6aa64bb053069c6",
     "blind": "2d4167e63f1e4853940820595f9ee27e",
     "observed": "b9e9866cdb82493c82b0786c0a1c0669",
     "shield_removed": "72e2d14ddaf040b5b51ac978d96a8ec0",
