@@ -13,11 +13,13 @@ import math
 import os
 import stat
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Optional
 
 from gpuguard.errors import LedgerError, RuleError
 from gpuguard.model.entitlement import Entitlement
+from gpuguard.model.nested import Nested
 from gpuguard.model.rule import Rule
 from gpuguard.model.ruleset import parse_rules
 
@@ -68,7 +70,7 @@ class Ledger:
         path = self._path(entry.inode)
         beside = path.with_suffix(".new")
         try:
-            beside.write_text(json.dumps(self._encode(entry), indent=1) + "\n", encoding="utf-8")
+            beside.write_text(self._written(entry), encoding="utf-8")
             beside.replace(path)
         except OSError as error:
             raise LedgerError(f"{path}: cannot write the ledger: {error.strerror}") from error
@@ -109,6 +111,12 @@ class Ledger:
                     path.replace(path.with_suffix(".damaged"))
             return None
 
+    def _written(self, entry: Entitlement) -> str:
+        text = json.dumps(self._encode(entry), indent=1) + "\n"
+        if len(text) > _MAX_BYTES:  # a container can have groups with long names: they are known until a restart
+            text = json.dumps(self._encode(replace(entry, nested=())), indent=1) + "\n"
+        return text
+
     def _encode(self, entry: Entitlement) -> dict[str, Any]:
         return {
             "version": VERSION,
@@ -126,6 +134,7 @@ class Ledger:
             "by_spec": sorted(str(rule) for rule in entry.by_spec),
             "by_request": sorted(str(rule) for rule in entry.by_request),
             "drivers": sorted(entry.drivers),
+            "nested": [_nested(group) for group in entry.nested],
         }
 
     def _read(self, path: Path) -> Optional[Entitlement]:
@@ -190,6 +199,7 @@ def decode(document: dict[str, Any]) -> Entitlement:
             by_spec=rules("by_spec", []),
             by_request=rules("by_request", []),
             drivers=frozenset(_driver(driver) for driver in document.get("drivers", [])),
+            nested=tuple(_group(group) for group in document.get("nested", [])),
         )
     except (RuleError, TypeError) as error:
         raise LedgerError(str(error)) from error
@@ -200,3 +210,14 @@ def _driver(made: object) -> tuple[str, int, str]:
         raise LedgerError("drivers: want [type, major, name]")
     kind, major, name = made
     return kind, major, name
+
+
+def _nested(group: Nested) -> list[Any]:
+    return [group.path, group.inode, *(sorted(map(str, rules)) for rules in (group.rules, group.owed))]
+
+
+def _group(made: object) -> Nested:
+    if not isinstance(made, list) or list(map(type, made)) != [str, int, list, list]:
+        raise LedgerError("nested: want [path, inode, rules, owed]")
+    path, inode, rules, owed = made
+    return Nested(path, inode, *(parse_rules(lines) if lines else frozenset() for lines in (rules, owed)))

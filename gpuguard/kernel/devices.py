@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Protocol
 
 from gpuguard.model.device_list import DeviceList
+from gpuguard.model.nested import GroupBelow
 from gpuguard.model.rule import Rule
 from gpuguard.model.ruleset import RuleSet
 
@@ -34,6 +35,12 @@ class DeviceControl(Protocol):
 
     def allow(self, control_group: str, inode: int, rule: Rule) -> None:
         """Add one rule. Raises DeniedError, too."""
+
+    def groups(self, control_group: str) -> tuple[list[GroupBelow], bool]:
+        """Return the groups below a container's own that have lists, and whether there are more than that."""
+
+    def allow_below(self, control_group: str, inode: int, group: tuple[str, int], rule: Rule) -> None:
+        """Add one rule to a group below a container's own, of this path and inode. Raises DeniedError, too."""
 
     def shield(self, control_group: str, inode: int) -> None:
         """Keep systemd's rewrite from taking anything away."""

@@ -23,6 +23,7 @@ from gpuguard.model.asked import asked
 from gpuguard.model.device_filter import DeviceFilter, Owner, both
 from gpuguard.model.device_list import DeviceList
 from gpuguard.model.device_program import decode
+from gpuguard.model.nested import GroupBelow
 from gpuguard.model.rule import Rule
 from gpuguard.model.ruleset import RuleSet
 
@@ -131,6 +132,14 @@ class DevicesV2(Hierarchy):
         return False
 
     def allow(self, control_group: str, inode: int, rule: Rule) -> None:  # noqa: ARG002 - of v1
+        """Refuse: a program is systemd's or the runtime's."""
+        raise CgroupUnreadableError(f"{control_group}: cannot allow '{rule}': there is no list to write on cgroup v2")
+
+    def groups(self, control_group: str) -> tuple[list[GroupBelow], bool]:  # noqa: ARG002 - of v1
+        """Return the groups below that have lists: none. A program denies to all below, and no longer than it is there."""
+        return [], False
+
+    def allow_below(self, control_group: str, inode: int, group: tuple[str, int], rule: Rule) -> None:  # noqa: ARG002
         """Refuse: a program is systemd's or the runtime's."""
         raise CgroupUnreadableError(f"{control_group}: cannot allow '{rule}': there is no list to write on cgroup v2")
 

@@ -9,6 +9,7 @@ from typing import Optional
 from gpuguard.model.device_filter import Owner, denying, own
 from gpuguard.model.grant import Source
 from gpuguard.model.majors import Majors
+from gpuguard.model.nested import Groups, without
 from gpuguard.model.observation import Observation
 from gpuguard.model.rule import Rule
 from gpuguard.model.ruleset import RuleSet
@@ -30,7 +31,7 @@ class Entitlement:
     seconds of CLOCK_MONOTONIC; `first_seen` is in seconds since the epoch.
     `by_spec` and `by_request` are those of the rules that nobody has seen in force of themselves: the runtime's
     specification says them, or the request in it. `drivers` are the drivers that had the rules' majors when they
-    were learnt: (type, major, name).
+    were learnt: (type, major, name). `nested` are the control groups that the container has made below its own.
     """
 
     unit: str
@@ -46,6 +47,7 @@ class Entitlement:
     by_spec: frozenset[Rule] = frozenset()
     by_request: frozenset[Rule] = frozenset()
     drivers: frozenset[tuple[str, int, str]] = frozenset()
+    nested: Groups = ()
 
     def source(self, rule: Rule) -> Source:
         """How it is known that the container is entitled to one of the rules."""
@@ -159,7 +161,7 @@ def _first(look: Observation, rules: frozenset[Rule], wall_clock: float) -> Enti
 def release(known: Entitlement, devices: frozenset[str]) -> Entitlement:
     """Forget the rules of `devices` ("c 195:0"), on purpose and for good."""
     rules = frozenset(rule for rule in known.rules if rule.device not in devices)
-    return replace(known, rules=rules, released=known.released | devices)
+    return replace(known, rules=rules, released=known.released | devices, nested=without(known.nested, devices))
 
 
 def note_drivers(known: Entitlement, majors: Majors) -> Entitlement:
