@@ -1,0 +1,84 @@
+"""From a container's specification to what it was given: the runtime's own rules, and an honoured request. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Optional
+
+from gpuguard.model.grant import Grant, Source
+from gpuguard.model.majors import DeviceNumber
+from gpuguard.model.oci_spec import OciSpec
+from gpuguard.model.rule import Rule
+from gpuguard.model.ruleset import RuleSet
+from gpuguard.model.runtime_record import Bundle, Identity, RuntimeRecord
+
+_MAY_WRITE = "CAP_SYS_ADMIN"
+_CDI = "cdi.k8s.io/"
+
+
+@dataclass(frozen=True)
+class Requested:
+    """What came of the request to NVIDIA's hook that a specification holds.
+
+    `rules` were given for certain, `possible` is all that may have been; `why` says by which request and what honours
+    it; `doubts` what of it cannot be told.
+    """
+
+    rules: frozenset[Rule] = frozenset()
+    possible: frozenset[Rule] = frozenset()
+    why: str = ""
+    doubts: tuple[str, ...] = ()
+
+
+def derive(
+    runtime: str,
+    identity: Identity,
+    bundle: Optional[Bundle],
+    guarded: Callable[[Rule], bool],
+    requested: Requested,
+) -> RuntimeRecord:
+    """Put together what is known of one container."""
+    if bundle is None:
+        return RuntimeRecord(runtime, identity)
+    spec = bundle.spec
+    grants = () if spec.unrestricted else (*_of_spec(bundle, guarded), *_of_request(requested, guarded))
+    return RuntimeRecord(
+        runtime=runtime,
+        identity=identity,
+        bundle=bundle,
+        grants=grants,
+        possible=RuleSet(spec.allowed | requested.possible | requested.rules, unrestricted=spec.unrestricted),
+        trusted=not may_write(spec),
+        doubts=requested.doubts,
+    )
+
+
+def may_write(spec: OciSpec) -> bool:
+    """Whether the container's own programs may write device rules.
+
+    That takes CAP_SYS_ADMIN in the first user namespace (security/device_cgroup.c, devcgroup_update_access). A process
+    without `capabilities` in its specification keeps those of the runtime.
+    """
+    if "user" in spec.namespaces:
+        return False
+    return spec.capabilities is None or _MAY_WRITE in spec.capabilities
+
+
+def _of_spec(bundle: Bundle, guarded: Callable[[Rule], bool]) -> Iterator[Grant]:
+    paths = {number: path for path, number in bundle.spec.nodes.items()}
+    # A pod's user can choose an annotation: it says where the rules come from, and gives nothing.
+    asked = sorted(value for key, value in bundle.spec.annotations.items() if key.startswith(_CDI))
+    cdi = f" (CDI: {', '.join(asked)})" if asked else ""
+    for rule in sorted(bundle.spec.allowed, key=lambda rule: rule.sort_key):
+        if guarded(rule):
+            exact = rule.major is not None and rule.minor is not None
+            number = DeviceNumber(rule.kind, rule.major or 0, rule.minor or 0) if exact else None
+            node = paths.get(number) if number is not None else None
+            yield Grant(rule, Source.SPEC, f"linux.resources.devices in {bundle.path}{cdi}", node)
+
+
+def _of_request(requested: Requested, guarded: Callable[[Rule], bool]) -> Iterator[Grant]:
+    for rule in sorted(requested.rules, key=lambda rule: rule.sort_key):
+        if guarded(rule):
+            yield Grant(rule, Source.REQUEST, requested.why)
