@@ -15,6 +15,7 @@ from gpuguard.model.runtime_record import Bundle, Identity, RuntimeRecord
 
 _MAY_WRITE = "CAP_SYS_ADMIN"
 _CDI = "cdi.k8s.io/"
+_LONGEST = 200
 
 
 @dataclass(frozen=True)
@@ -68,7 +69,7 @@ def may_write(spec: OciSpec) -> bool:
 def _of_spec(bundle: Bundle, guarded: Callable[[Rule], bool]) -> Iterator[Grant]:
     paths = {number: path for path, number in bundle.spec.nodes.items()}
     # A pod's user can choose an annotation: it says where the rules come from, and gives nothing.
-    asked = sorted(value for key, value in bundle.spec.annotations.items() if key.startswith(_CDI))
+    asked = sorted(value[:_LONGEST] for key, value in bundle.spec.annotations.items() if key.startswith(_CDI))
     cdi = f" (CDI: {', '.join(asked)})" if asked else ""
     for rule in sorted(bundle.spec.allowed, key=lambda rule: rule.sort_key):
         if guarded(rule):
