@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import Protocol
+from typing import Optional, Protocol
 
+from gpuguard.model.container_group import ContainerGroup
 from gpuguard.model.device_list import DeviceList
 from gpuguard.model.nested import GroupBelow
 from gpuguard.model.rule import Rule
@@ -21,8 +22,10 @@ class DeviceControl(Protocol):
     def writable(self) -> bool:
         """Whether a rule can be written directly: on cgroup v1."""
 
-    def units(self, wanted: Callable[[str], bool]) -> Iterator[tuple[str, int]]:
-        """Yield control group and inode of the units whose name is `wanted`."""
+    def units(
+        self, wanted: Callable[[str], bool], contained: Optional[Callable[[ContainerGroup, int], bool]] = None
+    ) -> Iterator[tuple[str, int]]:
+        """Yield control group and inode of the units whose name is `wanted`, and of `contained` without a unit."""
 
     def inode(self, control_group: str) -> int:
         """Return the inode of a control group."""

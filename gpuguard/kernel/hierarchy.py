@@ -7,14 +7,29 @@ import errno
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Optional
 
 from gpuguard.errors import CgroupGoneError, CgroupUnreadableError
-
-UNIT_SUFFIXES = (".scope", ".service")
+from gpuguard.model.container_group import (
+    PAYLOAD,
+    SLICE,
+    UNIT_SUFFIXES,
+    ContainerGroup,
+    may_be_written,
+    may_hold_containers,
+    may_hold_payloads,
+    no_parent,
+    parse,
+)
 
 # What the kernel answers for a directory that rmdir(2) is taking away or has taken.
 _GONE = {errno.ENOENT, errno.ENODEV, errno.ENOTDIR}
 _NO_NAMES = frozenset({"", ".", ".."})
+# The kubelet has one for each pod, and allows 110 of them unless told otherwise.
+_MOST_DIRECTORIES = 4096
+_OTHERS_MAY_WRITE = 0o022
+# kernfs counts two links and one for each control group below.
+_EMPTY = 2
 
 
 class Hierarchy:
@@ -24,30 +39,66 @@ class Hierarchy:
         self.root = root
         self._prefix = str(root).rstrip("/")
 
-    def units(self, wanted: Callable[[str], bool]) -> Iterator[tuple[str, int]]:
+    def units(
+        self, wanted: Callable[[str], bool], contained: Optional[Callable[[ContainerGroup, int], bool]] = None
+    ) -> Iterator[tuple[str, int]]:
         """Yield control group and inode of the units whose name is `wanted`, below slices only.
 
-        What lies below a service or a scope (a user manager, a nested runtime) is somebody else's.
-        Raises CgroupUnreadableError.
+        With `contained` also those of containers without a unit of their own, which it is asked about, with the inode:
+        below directories beside the slices, and directly below a unit. What lies below a container or a user manager is
+        somebody else's, and what anybody but root could have put there does not count. Raises CgroupUnreadableError.
         """
         stack = [""]
         while stack:
             group = stack.pop()
-            for name, inode in self._children(group):
-                if name.endswith(".slice"):
+            for entry in self._entries(group):
+                name = entry.name
+                if name.endswith(SLICE):
                     stack.append(f"{group}/{name}")
-                elif name.endswith(UNIT_SUFFIXES) and wanted(name):
-                    yield f"{group}/{name}", inode
+                elif name.endswith(UNIT_SUFFIXES):
+                    if wanted(name):
+                        yield f"{group}/{name}", entry.inode()
+                    if contained is not None and may_hold_payloads(name) and _roots_alone(entry):
+                        yield from self._payloads(f"{group}/{name}", contained)
+                elif not group and contained is not None and not no_parent(name) and _roots_alone(entry):
+                    yield from self._without_units(f"/{name}", contained)
 
-    def _children(self, group: str) -> list[tuple[str, int]]:
-        """Return name and inode of each control group directly below; none when it is gone."""
+    def _payloads(self, unit: str, contained: Callable[[ContainerGroup, int], bool]) -> Iterator[tuple[str, int]]:
+        """Yield the containers that Podman has put directly below a unit."""
+        for entry in self._entries(unit):
+            if entry.name.startswith(PAYLOAD):
+                container = parse(f"{unit}/{entry.name}")
+                if container is not None and contained(container, entry.inode()):
+                    yield container.control_group, entry.inode()
+
+    def _without_units(self, top: str, contained: Callable[[ContainerGroup, int], bool]) -> Iterator[tuple[str, int]]:
+        """Yield the containers of which systemd knows nothing, below a directory beside the slices."""
+        stack = [top]
+        for _ in range(_MOST_DIRECTORIES):
+            if not stack:
+                return
+            group = stack.pop()
+            for entry in self._entries(group):
+                control_group = f"{group}/{entry.name}"
+                container = parse(control_group)
+                if container is not None and contained(container, entry.inode()):
+                    yield control_group, entry.inode()
+                elif may_hold_containers(control_group) and _roots_alone(entry):
+                    stack.append(control_group)
+
+    def _entries(self, group: str) -> list[os.DirEntry[str]]:
+        """Return the control groups directly below; none when it is gone."""
         try:
             with os.scandir(self._prefix + group) as entries:
-                return [(entry.name, entry.inode()) for entry in entries if entry.is_dir(follow_symlinks=False)]
+                return [entry for entry in entries if entry.is_dir(follow_symlinks=False)]
         except OSError as error:
             if error.errno in _GONE:
                 return []
             raise CgroupUnreadableError(f"{group or '/'}: cannot list its control groups: {error.strerror}") from error
+
+    def _children(self, group: str) -> list[str]:
+        """Return the name of each control group directly below; none when it is gone."""
+        return [entry.name for entry in self._entries(group)]
 
     def inode(self, control_group: str) -> int:
         """Return the inode of a control group, which its list need not be readable for.
@@ -59,7 +110,7 @@ class Hierarchy:
 
     def groups_below(self, control_group: str) -> frozenset[str]:
         """Return the names of the control groups directly below; none when it is gone. Raises CgroupUnreadableError."""
-        return frozenset(name for name, _ in self._children(control_group))
+        return frozenset(self._children(control_group))
 
     def populated(self, control_group: str) -> bool:
         """Whether there is a process in the control group itself that this one's pid namespace can see.
@@ -78,9 +129,9 @@ class Hierarchy:
 
     @contextlib.contextmanager
     def _open(self, control_group: str, inode: int | None = None) -> Iterator[int]:
-        """Open the directory; with `inode`, for writing: refuse anything but that very unit."""
-        if inode is not None and not control_group.endswith(UNIT_SUFFIXES):
-            raise CgroupUnreadableError(f"{control_group}: not a scope or a service, gpuguard does not write there")
+        """Open the directory; with `inode`, for writing: refuse anything but that very unit or container."""
+        if inode is not None and not may_be_written(control_group):
+            raise CgroupUnreadableError(f"{control_group}: not a scope and no container, gpuguard does not write there")
         directory = self._opened(control_group)
         try:
             if inode is not None and os.fstat(directory).st_ino != inode:
@@ -113,3 +164,12 @@ class Hierarchy:
 
     def close(self) -> None:
         """Let go of all that is kept."""
+
+
+def _roots_alone(entry: os.DirEntry[str]) -> bool:
+    """Whether there are control groups below, and root alone can have put them there."""
+    try:
+        seen = entry.stat(follow_symlinks=False)
+    except OSError:  # gone
+        return False
+    return seen.st_nlink > _EMPTY and seen.st_uid == 0 and not seen.st_mode & _OTHERS_MAY_WRITE

@@ -72,6 +72,12 @@ def no_parent(name: str) -> bool:
     return name.endswith(_UNITS) or name == "lxc" or name.startswith(_LXC)
 
 
+def may_hold_containers(control_group: str) -> bool:
+    """Whether containers without a unit may be below a control group that is none itself, and none's inside."""
+    _, unit, names = _split(control_group)
+    return not (unit or not names or len(names) >= MOST_LEVELS or any(map(no_parent, names)) or _inside(names))
+
+
 def may_hold_payloads(unit: str) -> bool:
     """Whether Podman may have put a container below a unit: below a container, or a user manager, is not the host's."""
     return not unit.startswith(_USER_MANAGER) and ContainerScope.parse(unit) is None

@@ -18,7 +18,7 @@ from tests.lab.sim.node import SimNode
 # Where gpuguard blocks the loop on purpose. A thread would cost more than these take, and leave gaps between them.
 BLOCKS_ON_PURPOSE = {
     # cgroupfs: the kernel answers from memory, in microseconds.
-    "gpuguard/kernel/hierarchy.py": {"_children", "_opened", "_open", "populated"},
+    "gpuguard/kernel/hierarchy.py": {"_entries", "_roots_alone", "_opened", "_open", "populated"},
     "gpuguard/kernel/devices_v1.py": {"_read_list", "allow", "shield", "unshield", "shielded"},
     # procfs and the names of device nodes: the same.
     "gpuguard/kernel/procfs.py": {"_read", "number", "nodes"},

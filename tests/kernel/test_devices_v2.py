@@ -322,7 +322,7 @@ class TestChange:
         """A group below that ended since it was listed does not end the scope."""
         tree.make(SCOPE, NULL, GPU0)
         tree.make(f"{SCOPE}/container", NULL)
-        monkeypatch.setattr(tree.devices, "_children", lambda _: [("ended", 1)])
+        monkeypatch.setattr(tree.devices, "_children", lambda _: ["ended"])
         assert tree.lines(SCOPE) == {NULL, GPU0}
 
     @pytest.mark.invariant(10)
