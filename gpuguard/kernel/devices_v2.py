@@ -17,9 +17,11 @@ from typing import NamedTuple, Optional
 from gpuguard.errors import CgroupGoneError, CgroupUnreadableError, ProgramError, ProgramGoneError
 from gpuguard.kernel import bpf
 from gpuguard.kernel.effort import Effort
-from gpuguard.kernel.hierarchy import UNIT_SUFFIXES, Hierarchy
+from gpuguard.kernel.hierarchy import Hierarchy
 from gpuguard.model.accepted import accepted_code
 from gpuguard.model.asked import asked
+from gpuguard.model.container_group import UNIT_SUFFIXES
+from gpuguard.model.container_group import parse as parse_group
 from gpuguard.model.device_filter import DeviceFilter, Owner, both
 from gpuguard.model.device_list import DeviceList
 from gpuguard.model.device_program import decode
@@ -196,7 +198,7 @@ class DevicesV2(Hierarchy):
         With more than one, or with processes beside it, the container lives on the scope itself, and what is below are
         the nested groups of a runtime inside it (docker in docker: init and docker). A nested systemd names its own.
         """
-        for name, _ in self._children(control_group):
+        for name in self._children(control_group):
             payload = f"{control_group}/{name}"
             if name.endswith(_UNITS) or not self._own(payload) or self._populated(control_group, kept.directory):
                 return None
@@ -284,8 +286,11 @@ def _out_of_descriptors(error: CgroupUnreadableError) -> bool:
 
 
 def _owner(told: Owner, group: str) -> Owner:
-    """Tell more by the level: on a slice is no container's runtime, and below a scope systemd attaches nothing."""
+    """Tell more by the level: on a slice is no container's runtime, and on what is no unit systemd attaches nothing."""
     path = PurePosixPath(group)
-    if not any(name.endswith(UNIT_SUFFIXES) for name in path.parts):
-        return Owner.UNKNOWN if told is Owner.RUNTIME else told
-    return Owner.RUNTIME if told is Owner.UNKNOWN and not path.name.endswith(UNIT_SUFFIXES) else told
+    if path.name.endswith(UNIT_SUFFIXES):
+        return told
+    below_a_unit = any(name.endswith(UNIT_SUFFIXES) for name in path.parts)
+    if below_a_unit or any(map(parse_group, (group, *map(str, path.parents)))):
+        return Owner.RUNTIME if told is Owner.UNKNOWN else told
+    return Owner.UNKNOWN if told is Owner.RUNTIME else told
