@@ -98,3 +98,7 @@ class RuntimeFileError(GpuguardError):
 
 class RuntimeFileAbsentError(RuntimeFileError):
     """There is no such file."""
+
+
+class ToolkitError(GpuguardError):
+    """NVIDIA's container toolkit cannot be judged: its configuration is not known, or cannot be understood."""

@@ -34,11 +34,15 @@ class Mount:
 
 @dataclass(frozen=True)
 class Hook:
-    """A program that the runtime starts on the host for this container, at the stage "prestart" or another."""
+    """A program that the runtime starts on the host for this container, at the stage "prestart" or another.
+
+    `args` has the program's name first; `env` is all of its environment, "NAME=value".
+    """
 
     stage: str
     path: str
     args: tuple[str, ...] = ()
+    env: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -119,7 +123,7 @@ def _mount(value: Value) -> Mount:
 def _hooks(hooks: Value) -> Iterator[Hook]:
     for stage in _STAGES:
         for hook in hooks.member(stage).items():
-            yield Hook(stage, hook.member("path").text(), hook.member("args").texts())
+            yield Hook(stage, hook.member("path").text(), hook.member("args").texts(), hook.member("env").texts())
 
 
 def _capabilities(capabilities: Value) -> Optional[frozenset[str]]:
