@@ -1,11 +1,26 @@
-"""Rules whose numbers no longer belong to the driver that they were given for. Pure."""
+"""Rules whose numbers no longer belong to the driver that they were given for. Pure.
+
+A driver without a number of its own takes what is free when it is loaded (Documentation/admin-guide/devices.rst, 234 to
+254 and 384 to 511): after a reload another one may have it, and the old rule opens that one's devices.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from typing import Optional
 
+from gpuguard.model.gpu_inventory import FAMILY, rule_number
 from gpuguard.model.majors import DeviceNumber, Majors
 from gpuguard.model.rule import Rule
+
+_RESTART = "a restart of the container gives it the new numbers"
+_NVIDIA = "nvidia"
+
+
+def drivers_of(rules: Collection[Rule], majors: Majors) -> frozenset[tuple[str, int, str]]:
+    """Return the drivers that the rules' majors belong to, for stale() to compare with later."""
+    wanted = {(rule.kind, rule.major) for rule in rules}
+    return frozenset(driver for driver in majors.drivers if driver[:2] in wanted)
 
 
 def stale(
@@ -15,6 +30,54 @@ def stale(
     nodes: Mapping[str, DeviceNumber],
     nodes_now: Mapping[str, DeviceNumber],
 ) -> Mapping[Rule, str]:
-    """Return the stale ones, and why each is."""
-    del drivers_then, majors_now, nodes, nodes_now
-    return {rule: "" for rule in rules if False}
+    """Return the stale ones, and why each is.
+
+    `drivers_then` are (type, major, name) of when the rules were given; `nodes` the paths under which they were, with
+    their numbers then; `nodes_now` the host's nodes. A driver that is not loaded now makes nothing stale, and neither
+    does a node that is not there, or one that bears another name.
+    """
+    found = {}
+    for rule in rules:
+        why = _by_driver(rule, drivers_then, majors_now) or _by_node(rule, nodes, nodes_now)
+        if why is not None:
+            found[rule] = f"{why}: {_RESTART}"
+    return found
+
+
+def _by_driver(rule: Rule, drivers_then: Collection[tuple[str, int, str]], majors_now: Majors) -> Optional[str]:
+    if rule.major is None:
+        return None
+    place = (rule.kind, rule.major)
+    then = frozenset(_one_name(name) for *at, name in drivers_then if tuple(at) == place)
+    now = frozenset(_one_name(name) for name in majors_now.names(*place))
+    moved = sorted(
+        (name, major)
+        for kind, major, name in majors_now.drivers
+        if kind == rule.kind and major != rule.major and _one_name(name) in then
+    )
+    if not then or then & now or not (now or moved):
+        return None
+    parts = [f"{rule.device} was {_names(then)}'s"]
+    parts += [f"which now has major {moved[0][1]}"] if moved else []
+    text = ", ".join(parts)
+    return f"{text}; {rule.major} is {_names(now)}'s" if now else text
+
+
+def _by_node(rule: Rule, nodes: Mapping[str, DeviceNumber], nodes_now: Mapping[str, DeviceNumber]) -> Optional[str]:
+    number = rule_number(rule)
+    if number is None or number in nodes_now.values():
+        return None
+    for path, given in sorted(nodes.items()):
+        now = nodes_now.get(path)
+        if given == number and now is not None and now != number:
+            return f"{path} was {rule.device}, and is {now.kind} {now.major}:{now.minor} now"
+    return None
+
+
+def _one_name(name: str) -> str:
+    """NVIDIA's driver has several names for its major, and other ones since 550.40."""
+    return _NVIDIA if name in FAMILY else name
+
+
+def _names(names: frozenset[str]) -> str:
+    return "/".join(sorted(names))
