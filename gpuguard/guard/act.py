@@ -6,6 +6,7 @@ import time
 
 from gpuguard.guard import shield
 from gpuguard.guard.mend import Deed
+from gpuguard.guard.observe import unmanaged
 from gpuguard.guard.parts import Parts, Policy
 from gpuguard.guard.scope import Scope
 from gpuguard.model.process import Role
@@ -14,7 +15,11 @@ from gpuguard.model.rule import Rule
 
 async def ask_systemd(parts: Parts, scope: Scope) -> None:
     """Ask systemd what it would write."""
-    scope.view = await parts.observer.view(scope.target.unit, scope.target.control_group)
+    target = scope.target
+    if target.unit_group is None or not target.managed(writable=parts.devices.writable):
+        scope.view = unmanaged(target)
+    else:
+        scope.view = await parts.observer.view(target.unit, target.unit_group)
     scope.viewed_at = time.monotonic()
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from structlog.typing import FilteringBoundLogger
 
 from gpuguard.config import Settings
+from gpuguard.guard.candidates import Candidates
 from gpuguard.guard.cause import Causes
 from gpuguard.guard.devices import GuardedDevices
 from gpuguard.guard.guard import Guard
@@ -28,6 +29,7 @@ from gpuguard.kernel.processes import Processes
 from gpuguard.kernel.procfs import Host
 from gpuguard.kernel.start_phase import StartPhase
 from gpuguard.model.cause import SYSTEMD
+from gpuguard.model.container_group import ContainerGroup
 from gpuguard.model.process import INIT
 from gpuguard.report.metrics import Metrics
 from gpuguard.sentinel.command import command
@@ -68,9 +70,11 @@ def assemble(  # noqa: PLR0913 - each is a fact of its own
     devices = _devices(mode, Path(paths.cgroup), guarded)
     ledger = Ledger(Path(paths.run), host.boot_id(), writable=writable)
     processes = Processes(Path(paths.proc))
+    units = Units(settings.scopes)
     parts = Parts(
         devices=devices,
-        units=Units(settings.scopes),
+        units=units,
+        candidates=Candidates(units, _nobody),
         observer=SystemdObserver(link, host, paths.root),
         mender=Mender(devices, link),
         guarded=guarded,
@@ -106,6 +110,11 @@ def _sentinel(settings: Settings, mode: CgroupMode, fd: int) -> list[str]:
         window=backoff.window,
         pause=backoff.pause,
     )
+
+
+def _nobody(group: ContainerGroup) -> bool:  # noqa: ARG001 - as is asked
+    """Vouch for no control group that has not a container's scope name."""
+    return False
 
 
 def _devices(mode: CgroupMode, cgroup: Path, guarded: GuardedDevices) -> DeviceControl:

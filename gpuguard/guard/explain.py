@@ -87,7 +87,8 @@ class _Comparer:
         self._declared = declared
         self._group = scope.target.control_group
         self._filters = scope.seen.filters if scope.seen is not None else ()
-        self._given = given(self._filters, self._group)
+        self._systemds_group = scope.target.unit_group or self._group
+        self._given = given(self._filters, self._group, self._systemds_group)
         self._entries = self._read_entries()
         self._shield = parts.devices.shielded(self._group)
         self._stale = records.stale(parts, scope)
@@ -152,17 +153,19 @@ class _Comparer:
         return tuple(self._denier(entry) for entry in denying(self._filters, rule))
 
     def _denier(self, entry: DeviceFilter) -> Denier:
-        curable = entry in of_systemd(self._filters, self._group)
+        curable = entry in of_systemd(self._filters, self._systemds_group)
         return Denier(entry.control_group, entry.program, entry.owner, curable)
 
     def _after_reload(self, rule: Rule, denied_by: tuple[Denier, ...]) -> Optional[bool]:
+        if not self._scope.target.managed(writable=self._parts.devices.writable):
+            return self._effective(rule)
         if self._parts.devices.writable:
             denied_above = any(not denier.curable for denier in denied_by)
             return in_force_v1(
                 rule, self._scope.effective, self._declared, shield=self._shield, denied_above=denied_above
             )
         filters = self._filters if self._scope.seen is not None else None
-        return in_force_v2(rule, filters, self._declared, self._group, asked=self._asked(rule))
+        return in_force_v2(rule, filters, self._declared, self._systemds_group, asked=self._asked(rule))
 
     def _read_entries(self) -> list[_Entry]:
         declared = self._declared

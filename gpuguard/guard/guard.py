@@ -6,7 +6,6 @@ import asyncio
 import functools
 import time
 from dataclasses import replace
-from pathlib import PurePosixPath
 from typing import Optional
 
 from gpuguard.errors import CgroupGoneError, CgroupUnreadableError, GpuguardError, LedgerError
@@ -98,6 +97,7 @@ class Guard:
         if scope is not None:
             if scope.entitled is not None:
                 self._forget(scope)
+            self.parts.candidates.forget(control_group, scope.target.inode)
             self.parts.recorder.gone(scope)
 
     async def _look(self, control_group: str, *, fresh: bool) -> None:
@@ -162,14 +162,13 @@ class Guard:
         if known is not None and known.target.inode == inode:
             return known
         self.gone(control_group)
-        unit = PurePosixPath(control_group).name
-        container = self.parts.units.container(unit)
-        if container is None:
+        group = self.parts.units.group(control_group)
+        if group is None or (group.vouched and not self.parts.candidates.wanted(group, inode)):
             return None
         policy = self.policy
         scope = Scope(
-            Target(unit, control_group, inode, control_group),
-            container,
+            Target(group.unit, control_group, inode, group.unit_group),
+            group.container,
             Backoff(policy.max_repairs, policy.window, policy.pause),
             self._remembered.pop(inode, None),
             known_since=time.monotonic(),
@@ -221,6 +220,8 @@ class Guard:
             writable=self.parts.devices.writable,
             filters=seen.filters if seen is not None else (),
             starting=starting,
+            managed=target.managed(writable=self.parts.devices.writable),
+            unit_group="" if target.is_unit else target.unit_group or "",
         )
 
     def _rewritten(self, scope: Scope) -> None:

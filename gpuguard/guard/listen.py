@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Sequence
-from pathlib import PurePosixPath
 
 from gpuguard.guard.clock import Clock
 from gpuguard.guard.guard import Guard
@@ -119,7 +118,7 @@ class Listener:
         self._watch.want(control_group, fresh=True)
 
     def _known(self, unit: str) -> list[str]:
-        return [group for group in self._guard.scopes if PurePosixPath(group).name == unit]
+        return [group for group, scope in self._guard.scopes.items() if scope.target.unit == unit]
 
     def _source(self, event: events.Event) -> None:
         recorder = self._guard.parts.recorder

@@ -45,6 +45,10 @@ class Target:
         """Whether the control group is that of a unit, and not one below it or beside all units."""
         return self.unit_group == self.control_group
 
+    def managed(self, *, writable: bool) -> bool:
+        """Whether systemd's rewrites reach it. `writable`: on cgroup v1, where they fail if there are groups below."""
+        return self.is_unit or (self.unit_group is not None and not writable)
+
 
 @dataclass(frozen=True)
 class Deed:

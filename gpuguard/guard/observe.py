@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Optional
 
 from gpuguard.errors import BusError, GpuguardError, NoSuchUnitError
+from gpuguard.guard.mend import Target
 from gpuguard.kernel.procfs import Host
 from gpuguard.model.deviceallow import NodeFacts, declared_rules, paths_to_look_up, resolve
 from gpuguard.model.fragment import parse_fragments
@@ -28,7 +29,8 @@ class SystemdView:
     """What systemd has to say about one scope. `declared` is None when that cannot be told.
 
     `refusal` says why systemd must not be told anything about this unit; `started` is in seconds of
-    CLOCK_MONOTONIC; `trouble` says why something cannot be told; `stamp` is that of the files.
+    CLOCK_MONOTONIC; `trouble` says why something cannot be told; `stamp` is that of the files. Not `managed`: systemd
+    never writes there, and was not asked.
     """
 
     declared: Optional[Declared] = None
@@ -37,6 +39,7 @@ class SystemdView:
     refusal: Optional[str] = None
     trouble: Optional[str] = None
     stamp: Stamp = ()
+    managed: bool = True
 
 
 class SystemdObserver:
@@ -58,7 +61,7 @@ class SystemdObserver:
         return self.version
 
     async def view(self, unit: str, control_group: str) -> SystemdView:
-        """Ask systemd about one unit. What cannot be told is None; raises nothing."""
+        """Ask systemd about one unit, by its own control group. What cannot be told is None; raises nothing."""
         stamp = self.stamps.stamp(unit)
         try:
             manager = await self._link.manager()
@@ -111,6 +114,12 @@ class SystemdObserver:
             if number is not None:
                 numbers[path] = DeviceNumber(*number)
         return NodeFacts(self.version, Majors.parse(self._host.devices()), numbers)
+
+
+def unmanaged(target: Target) -> SystemdView:
+    """Return what there is to say of a container that systemd's rewrites do not reach."""
+    reason = Refusal.UNMANAGED if target.unit_group is None else Refusal.BELOW
+    return SystemdView(refusal=reason.value, managed=False)
 
 
 def _refusal(unit: UnitProperties) -> Optional[str]:

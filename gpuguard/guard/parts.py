@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from gpuguard.guard.candidates import Candidates
 from gpuguard.guard.cause import Causes
 from gpuguard.guard.devices import GuardedDevices
 from gpuguard.guard.ledger import Ledger
@@ -39,6 +40,7 @@ class Parts:
 
     devices: DeviceControl
     units: Units
+    candidates: Candidates
     observer: SystemdObserver
     mender: Mender
     guarded: GuardedDevices

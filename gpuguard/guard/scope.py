@@ -109,7 +109,7 @@ class Scope:
     @property
     def restarts(self) -> bool:
         """Whether another run can have the same inode: a service keeps a control group that a process is left in."""
-        return not self.target.unit.endswith(".scope")
+        return self.target.is_unit and not self.target.unit.endswith(".scope")
 
     def learnable(self, rule: Rule, *, starting: Optional[bool]) -> bool:
         """Whether a rule that is seen may have come from the runtime or its hooks.
@@ -154,7 +154,9 @@ class Scope:
 
     def outdated(self, now: float, stamp: Stamp) -> bool:
         """Whether systemd should be asked again before anything is concluded from its last answer."""
-        return self.view is None or self.view.declared is None or self._aged(self.view, now, stamp)
+        if self.view is None or (self.view.declared is None and self.view.managed):
+            return True
+        return self._aged(self.view, now, stamp)
 
     def _aged(self, view: SystemdView, now: float, stamp: Stamp) -> bool:
-        return view.stamp != stamp or now - self.viewed_at >= _VIEW_MAX_AGE
+        return view.managed and (view.stamp != stamp or now - self.viewed_at >= _VIEW_MAX_AGE)

@@ -28,7 +28,7 @@ def wanted(policy: Policy, scope: Scope) -> bool:
     Not where another run of a service could inherit the list that it keeps, and not where somebody wants devices gone.
     """
     entitled = scope.entitled
-    if not policy.shield or entitled is None or scope.restarts:
+    if not policy.shield or entitled is None or scope.restarts or not scope.target.is_unit:
         return False
     kept = entitled.settled and bool(entitled.rules) and not entitled.released
     return kept and scope.state is not State.UNRESTRICTED

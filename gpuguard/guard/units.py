@@ -1,12 +1,14 @@
-"""Which units are guarded: containers by their scope's name, and what the configuration adds or leaves out."""
+"""Which units are guarded: containers by their control group's name, and what the configuration adds or leaves out."""
 
 from __future__ import annotations
 
 import functools
 from fnmatch import fnmatchcase
+from pathlib import PurePosixPath
 from typing import Optional
 
 from gpuguard.config import Scopes
+from gpuguard.model.container_group import ContainerGroup, parse
 from gpuguard.model.scope_name import ContainerScope
 
 UNIT_RUNTIME = "systemd"
@@ -34,3 +36,19 @@ class Units:
     def wanted(self, unit: str) -> bool:
         """Whether a unit of this name is guarded, if it has GPU devices."""
         return self.container(unit) is not None
+
+    def group(self, control_group: str) -> Optional[ContainerGroup]:
+        """Return what the name of a control group tells, None for one that is not guarded."""
+        found = parse(control_group)
+        if found is not None and found.vouched:
+            return None if self.excluded(found) else found
+        unit = PurePosixPath(control_group).name
+        container = self.container(unit)
+        if container is None:
+            return None
+        return ContainerGroup(control_group, unit, control_group, container, vouched=False)
+
+    def excluded(self, group: ContainerGroup) -> bool:
+        """Whether a container is left alone: by the name of its unit, of its control group, or of its path."""
+        names = (group.unit, PurePosixPath(group.control_group).name, group.control_group)
+        return any(fnmatchcase(name, pattern) for pattern in self._exclude for name in names)

@@ -89,15 +89,16 @@ def of_systemd(filters: Iterable[DeviceFilter], control_group: str) -> tuple[Dev
     return known or tuple(entry for entry in there if entry.owner is Owner.UNKNOWN)
 
 
-def given(filters: Iterable[DeviceFilter], control_group: str) -> Optional[RuleSet]:
+def given(filters: Iterable[DeviceFilter], control_group: str, unit_group: str = "") -> Optional[RuleSet]:
     """Return what a container would have without systemd's program: what its runtime gave it.
 
+    `unit_group` is the control group of its unit where the container is in one below.
     None when no program on the group itself is known to be the runtime's. What is on a group below may be the
     container's own work: there (crun) its cgroup namespace begins, so that a program of its own can replace the
     runtime's, and systemd's, above, is the one that it cannot reach.
     """
     filters = tuple(filters)
-    systemds = of_systemd(filters, control_group)
+    systemds = of_systemd(filters, unit_group or control_group)
     others = [entry for entry in filters if entry not in systemds]
     if not any(entry.owner is Owner.RUNTIME and entry.control_group == control_group for entry in others):
         return None

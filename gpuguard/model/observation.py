@@ -44,6 +44,8 @@ class Observation:
     `at` and `started` are seconds of CLOCK_MONOTONIC. `writable` is whether the kernel has a list that can be written
     (cgroup v1); else `filters` are the programs that make up `effective`. `starting` is whether the runtime had, before
     the list was read, not yet begun the container's own program; None where that cannot be told or was not asked.
+    `managed` is whether systemd's rewrites reach the container; `unit_group` is the control group of its unit where the
+    container is in one below.
     """
 
     unit: str
@@ -59,6 +61,13 @@ class Observation:
     writable: bool = True
     filters: tuple[DeviceFilter, ...] = ()
     starting: Optional[bool] = None
+    managed: bool = True
+    unit_group: str = ""
+
+    @property
+    def systemds_group(self) -> str:
+        """The control group that systemd writes device rules for."""
+        return self.unit_group or self.control_group
 
     @property
     def unrestricted(self) -> bool:
@@ -73,7 +82,7 @@ class Observation:
 
         A service that runs again may keep its control group, and with it the program of a hook of its last run.
         """
-        if not self.unit.endswith(".scope"):
+        if self.managed and not self.unit_group and not self.unit.endswith(".scope"):
             return self.effective
-        rules = given(self.filters, self.control_group)
+        rules = given(self.filters, self.control_group, self.unit_group)
         return self.effective if rules is None or rules.unrestricted else rules

@@ -81,7 +81,7 @@ def plan(  # noqa: PLR0913 - each is a fact of its own
     """
     if look.effective is None or look.unrestricted:
         return Plan()
-    lost, look_again = plan_writes(verdict, look.declared, second_look=second_look)
+    lost, look_again = plan_writes(verdict, look.declared, second_look=second_look or not look.managed)
     found = Plan(lost, lost if look.writable else (), look_again=look_again)
     declared = look.declared
     # On cgroup v2 what is lost comes back by a declaration alone.
@@ -125,13 +125,13 @@ def _to_be_kept(look: Observation, *, exact: bool) -> frozenset[Rule]:
     That is what is in force in the container, and on the scope itself, which its other groups live by. Where a program
     was only asked about some devices, it is also all that systemd's present one lets through.
     """
-    scope = accepted_by_all(without_groups_below(look.filters, look.control_group)).rules
+    scope = accepted_by_all(without_groups_below(look.filters, look.systemds_group)).rules
     return (look.effective or RuleSet()).rules.union(scope, *(() if exact else map(_rules, _of_systemd(look))))
 
 
 def _of_systemd(look: Observation) -> list[DeviceFilter]:
     """Return systemd's program there: one with more entries lets through what this one does, and more."""
-    systemds = of_systemd(look.filters, look.control_group)
+    systemds = of_systemd(look.filters, look.systemds_group)
     return [entry for entry in systemds if entry.owner is Owner.SYSTEMD and entry.exact]
 
 

@@ -103,22 +103,24 @@ def _state(
         return State.STALE, "; ".join(stale[rule] for rule in sorted(stale, key=lambda rule: rule.sort_key))
     if lost:
         return (State.LOST if lost == entitled.rules else State.PARTIAL), _why_lost(look, lost)
-    if look.declared is None:
+    if look.declared is None and look.managed:
         return State.AT_RISK, look.trouble or "systemd cannot be asked"
     if at_risk:
         return State.AT_RISK, look.refusal or _why_undeclared(look, at_risk)
-    return State.PROTECTED, None
+    return State.PROTECTED, None if look.managed else look.refusal
 
 
 def _blocking(look: Observation, rule: Rule) -> list[DeviceFilter]:
     """Return the programs that deny a rule and are not replaced when systemd writes the scope's program."""
-    systemds = of_systemd(look.filters, look.control_group)
+    systemds = of_systemd(look.filters, look.systemds_group)
     return [entry for entry in denying(look.filters, rule) if entry not in systemds]
 
 
 def _why_lost(look: Observation, lost: Rules) -> Optional[str]:
     """Say what keeps the loss from being mended, else who denies."""
     blocking = any(_blocking(look, rule) for rule in lost)
+    if not (look.writable or look.managed):
+        return f"only its runtime can give it back: {_who_denies(look, lost, blocking=False) or look.refusal}"
     if not (look.writable or blocking):  # only a declaration gives it back
         hindrance = look.refusal or (look.trouble if look.declared is None else None)
         if hindrance is not None:
