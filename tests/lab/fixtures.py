@@ -7,9 +7,12 @@ from typing import TypeVar
 
 import pytest
 
-from tests.lab.containers import Docker, Engine, Podman
+from tests.lab.containerd import Containerd
+from tests.lab.containers import Crun, Docker, Engine, Podman
 from tests.lab.machine import why_not
 from tests.lab.node import Node
+from tests.lab.nspawn import Nspawn
+from tests.lab.payloads import Split
 from tests.lab.prober import Prober
 
 AnyEngine = TypeVar("AnyEngine", bound=Engine)
@@ -84,6 +87,56 @@ def docker(request: pytest.FixtureRequest, node: Node) -> Iterator[Docker]:
 def podman(request: pytest.FixtureRequest, node: Node) -> Iterator[Podman]:
     """Return Podman in `node`; its containers are removed after the test."""
     found: Podman = request.getfixturevalue(f"podman_{node.mode}")
+    yield found
+    found.clear()
+
+
+@pytest.fixture(scope="module")
+def containerd_v1(node_v1: Node) -> Containerd:
+    """Return the module's containerd; use `containerd`, which removes its containers."""
+    return _engine(Containerd(node_v1))
+
+
+@pytest.fixture(scope="module")
+def containerd_v2(node_v2: Node) -> Containerd:
+    """Return the module's containerd on cgroup v2; use `containerd`, which removes its containers."""
+    return _engine(Containerd(node_v2))
+
+
+@pytest.fixture
+def containerd(request: pytest.FixtureRequest, node: Node) -> Iterator[Containerd]:
+    """Return containerd in `node`, with pods' containers; they are removed after the test."""
+    found: Containerd = request.getfixturevalue(f"containerd_{node.mode}")
+    yield found
+    found.clear()
+
+
+@pytest.fixture
+def crun(node: Node) -> Iterator[Crun]:
+    """Return Podman with crun in `node`; its containers are removed after the test."""
+    found = _engine(Crun(node))
+    reason = found.unable()
+    if reason is not None:
+        pytest.skip(reason)
+    yield found
+    found.clear()
+
+
+@pytest.fixture
+def split(node: Node) -> Iterator[Split]:
+    """Return Podman in `node`, with containers in services; they are removed after the test."""
+    found = _engine(Split(node))
+    yield found
+    found.clear()
+
+
+@pytest.fixture
+def nspawn(node: Node) -> Iterator[Nspawn]:
+    """Return systemd-nspawn in `node`; its machines end with the test."""
+    reason = Nspawn.why_not()
+    if reason is not None:
+        pytest.skip(reason)
+    found = Nspawn(node)
     yield found
     found.clear()
 

@@ -30,7 +30,7 @@ def archive() -> bytes:
         )
     tar = io.BytesIO()
     with tarfile.open(fileobj=tar, mode="w") as out:
-        for name in ("bin", "dev", "etc", "proc", "sys", "tmp"):
+        for name in ("bin", "dev", "etc", "proc", "sys", "tmp", "usr"):
             out.addfile(_entry(name, tarfile.DIRTYPE, 0o755))
         program = _entry("bin/busybox", tarfile.REGTYPE, 0o755)
         program.size = len(busybox)

@@ -27,6 +27,10 @@ PACKAGES = {
     "curl": "curl",
     "promtool": "prometheus",
     "debootstrap": "debootstrap",
+    "crun": "crun",
+    "ctr": "containerd",
+    "systemd-nspawn": "systemd-container",
+    "machinectl": "systemd-container",
 }
 """Program → the Debian and Ubuntu package it comes with (tests/lab/packages.txt)."""
 
