@@ -1,0 +1,167 @@
+"""A container's first process: its mounts, and whether it is in the namespaces that the runtime made.
+
+Namespaces are told by ioctl_ns(2): NS_GET_USERNS and NS_GET_PARENT, which only look.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Iterable
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Optional
+
+from gpuguard.model.mounts import ContainerInit, HostDev, parse_mountinfo
+
+# linux/nsfs.h: _IO(0xb7, 1) and _IO(0xb7, 2).
+_GET_USERNS, _GET_PARENT = 0xB701, 0xB702
+_MAX_BYTES = 1 << 20
+_MAX_PROCESSES = 4096
+_HELD = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
+_READ = os.O_RDONLY | os.O_CLOEXEC
+# Fields of /proc/PID/stat after the name, from the state on: the 22nd of all (proc_pid_stat(5)).
+_STARTED = 19
+
+_Namespace = tuple[int, int]
+
+
+class ContainerInits:
+    """Looks at first processes through a /proc that has the host's numbers; `dev` is the host's /dev."""
+
+    def __init__(self, proc: Path, dev: Path) -> None:
+        self._proc = proc
+        self._dev = dev
+
+    def host_dev(self) -> Optional[HostDev]:
+        """Return how mountinfo names what is in the host's /dev; None where that cannot be told."""
+        text = _read(str(self._proc / "self/mountinfo"))
+        points = parse_mountinfo(text) if text is not None else None
+        try:
+            dev = str(self._dev.resolve(strict=True))
+            number = self._dev.stat().st_dev
+        except (OSError, RuntimeError):
+            return None
+        device = f"{os.major(number)}:{os.minor(number)}"
+        above = [point for point in points or () if _within(dev, point.path)]
+        if not above:
+            return None
+        # The last of those that are mounted the deepest is the one that is seen.
+        deepest = max(len(point.path) for point in above)
+        point = [point for point in above if len(point.path) == deepest][-1]
+        if point.device != device:
+            return None
+        return HostDev(device, (point.root.rstrip("/") + dev[len(point.path.rstrip("/")) :]).rstrip("/"))
+
+    def eldest(self, pids: Iterable[int]) -> Optional[int]:
+        """Return the one of a container's processes that was there first, None when none is there any more."""
+        started = {}
+        for pid in sorted(pids)[:_MAX_PROCESSES]:
+            found = _started(_read(str(self._proc / str(pid) / "stat")))
+            if found is not None:
+                started[pid] = found
+        return min(started, key=lambda pid: (started[pid], pid)) if started else None
+
+    def look(self, pid: int, control_group: str) -> Optional[ContainerInit]:
+        """Return what is seen of a container's first process; None unless it is in that control group, or below.
+
+        None as well when it has ended, or may not be looked at. What is read is of one and the same process: that of
+        the directory that is held, whoever gets its number.
+        """
+        if pid <= 0:
+            return None
+        with ExitStack() as opened:
+            try:
+                process = os.open(self._proc / str(pid), _HELD)
+                opened.callback(os.close, process)
+                if not _is_in(_read("cgroup", process), control_group):
+                    return None
+                user = _open(opened, "ns/user", process)
+                mounts = _open(opened, "ns/mnt", process)
+                owner = _namespace_of(opened, mounts, _GET_USERNS)
+                depth = self._depth(opened, user)
+                shared = _identity(mounts) == self._of_host("mnt")
+                mountinfo = _read("mountinfo", process)
+                # A process can change its namespaces while it is looked at: these must be those of before.
+                again = (_link("ns/user", process), _link("ns/mnt", process))
+                if mountinfo is None or again != (_identity(user), _identity(mounts)):
+                    return None
+            except (OSError, OverflowError):
+                return None
+            return ContainerInit(mountinfo, depth, owner == _identity(user), shared)
+
+    def _depth(self, opened: ExitStack, user: int) -> Optional[int]:
+        host = self._of_host("user")
+        if _identity(user) == host:
+            return 0
+        return 1 if _namespace_of(opened, user, _GET_PARENT) == host else None
+
+    def _of_host(self, kind: str) -> Optional[_Namespace]:
+        """Return the namespace of the first process of all: this one may have mounts of its own."""
+        try:
+            status = (self._proc / "1/ns" / kind).stat()
+        except OSError:
+            return None
+        return status.st_dev, status.st_ino
+
+
+def _open(opened: ExitStack, name: str, directory: int) -> int:
+    descriptor = os.open(name, _READ, dir_fd=directory)
+    opened.callback(os.close, descriptor)
+    return descriptor
+
+
+def _identity(descriptor: int) -> _Namespace:
+    status = os.fstat(descriptor)
+    return status.st_dev, status.st_ino
+
+
+def _link(name: str, directory: int) -> _Namespace:
+    status = os.stat(name, dir_fd=directory)
+    return status.st_dev, status.st_ino
+
+
+def _namespace_of(opened: ExitStack, namespace: int, request: int) -> Optional[_Namespace]:
+    """Return the namespace that another one belongs to; None for one out of reach: above this process's own."""
+    try:
+        descriptor = fcntl.ioctl(namespace, request)
+    except OSError:
+        return None
+    opened.callback(os.close, descriptor)
+    return _identity(descriptor)
+
+
+def _read(path: str, directory: Optional[int] = None) -> Optional[str]:
+    """Return a text of /proc, None when it cannot be had or is too long to be one of a container."""
+    parts: list[bytes] = []
+    left = _MAX_BYTES + 1
+    try:
+        file = os.open(path, _READ, dir_fd=directory)
+    except OSError:
+        return None
+    try:
+        while left > 0:
+            part = os.read(file, min(left, 1 << 16))
+            if not part:
+                return b"".join(parts).decode("utf-8", "surrogateescape")
+            parts.append(part)
+            left -= len(part)
+    except OSError:
+        return None
+    finally:
+        os.close(file)
+    return None
+
+
+def _started(text: Optional[str]) -> Optional[int]:
+    fields = (text or "").rpartition(")")[2].split()
+    return int(fields[_STARTED]) if len(fields) > _STARTED and fields[_STARTED].isdigit() else None
+
+
+def _is_in(text: Optional[str], control_group: str) -> bool:
+    paths = [line.split(":", 2)[2] for line in (text or "").splitlines() if line.count(":") > 1]
+    return any(_within(path, control_group) for path in paths)
+
+
+def _within(path: str, directory: str) -> bool:
+    return path == directory or path.startswith(directory if directory.endswith("/") else directory + "/")
