@@ -58,7 +58,8 @@ def parser() -> argparse.ArgumentParser:
         prog="python -m tests.lab",
         description="Throw-away nodes with a real systemd, D-Bus and cgroups, for playing and testing. Needs root.",
         epilog="In a node: systemctl, busctl, or, since its root is an overlay and a v2 node has no pids controller, "
-        "podman --storage-driver=vfs run --pids-limit=0 --device /dev/nvidia0 IMAGE …; nothing outside of it changes.",
+        "podman --storage-driver=vfs --runtime=runc run --pids-limit=0 --device /dev/nvidia0 IMAGE …; "
+        "nothing outside of it changes.",
     )
     commands = top.add_subparsers(required=True, metavar="COMMAND")
 

@@ -62,11 +62,11 @@ def test_help_names_a_podman_command_that_works(mode: str) -> None:
     if reason is not None:
         pytest.skip(reason)
     said = " ".join(lab("--help").stdout.split())
-    match = re.search(r"podman (?P<store>\S+) (?P<run>run .*) IMAGE", said)
+    match = re.search(r"podman (?P<ways>--.*?) (?P<run>run .*) IMAGE", said)
     assert match is not None, said
     with Node.boot(mode) as node:
-        node.run(["podman", match["store"], "import", "-", image.NAME], stdin=image.archive())
-        command = ["podman", match["store"], *match["run"].split(), image.NAME, "/bin/ls", "/dev/nvidia0"]
+        node.run(["podman", *match["ways"].split(), "import", "-", image.NAME], stdin=image.archive())
+        command = ["podman", *match["ways"].split(), *match["run"].split(), image.NAME, "/bin/ls", "/dev/nvidia0"]
         assert node.run(command).stdout == "/dev/nvidia0\n"
 
 
