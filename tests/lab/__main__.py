@@ -57,9 +57,10 @@ def parser() -> argparse.ArgumentParser:
     top = argparse.ArgumentParser(
         prog="python -m tests.lab",
         description="Throw-away nodes with a real systemd, D-Bus and cgroups, for playing and testing. Needs root.",
-        epilog="In a node: systemctl, busctl, or, since its root is an overlay and a v2 node has no pids controller, "
-        "podman --storage-driver=vfs --runtime=runc run --pids-limit=0 --device /dev/nvidia0 IMAGE …; "
-        "nothing outside of it changes.",
+        epilog="In a node: systemctl, busctl, or, since its root is an overlay and a v2 node has no pids controller,\n"
+        "podman --storage-driver=vfs --runtime=runc run --pids-limit=0 --device /dev/nvidia0 IMAGE …\n"
+        "Nothing outside of it changes.",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     commands = top.add_subparsers(required=True, metavar="COMMAND")
 
