@@ -5,6 +5,7 @@ No driver stands behind the numbers: an open that the device cgroup allows gives
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
@@ -136,7 +137,7 @@ class Driver(AbstractContextManager["Driver"]):
         self.load(inventory or Inventory())
 
     def load(self, inventory: Inventory) -> None:
-        """Have the host have this from now on: nodes made anew, majors as given. Each file changes in one moment."""
+        """Have the host have this from now on. Each file changes in one moment; a node that is right stays."""
         self._nodes(inventory.devices)
         self.inventory = inventory
         self._loads += 1
@@ -152,11 +153,14 @@ class Driver(AbstractContextManager["Driver"]):
 
     def _nodes(self, devices: list[Device]) -> None:
         root = self.node.path("/")
-        for device in (*self.inventory.devices, *devices):
-            (root / device.path[1:]).unlink(missing_ok=True)
-        for device in devices:
-            (root / device.path[1:]).parent.mkdir(exist_ok=True)
-            device.make(root)
+        for path in {device.path for device in (*self.inventory.devices, *devices)}:
+            node = root / path[1:]
+            wanted = [device for device in devices if device.path == path]
+            if not node.exists() or node.stat().st_rdev not in {os.makedev(one.major, one.minor) for one in wanted}:
+                node.unlink(missing_ok=True)
+                node.parent.mkdir(exist_ok=True)
+                for device in wanted:
+                    device.make(root)
 
     def __exit__(self, *_: object) -> None:
         """Unload it."""

@@ -30,7 +30,7 @@ def nodes(spec: Mapping[str, Any], settings: Settings, proc: Path) -> Optional[S
         return None
     capabilities = set((env.get("NVIDIA_DRIVER_CAPABILITIES") or _default(env)).split(","))
     found = ["/dev/nvidiactl"]
-    if capabilities & {"compute", "all"}:
+    if capabilities & {"compute", "video", "all"}:
         found += ["/dev/nvidia-uvm", "/dev/nvidia-uvm-tools"]
     if capabilities & {"display", "all"}:
         found.append("/dev/nvidia-modeset")
