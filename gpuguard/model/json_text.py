@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import NoReturn, Optional
 
@@ -105,6 +106,15 @@ def parse_json(text: str) -> Value:
         raise SpecError(f"not JSON: {error}") from error
     except RecursionError as error:
         raise SpecError("not read: it is nested too deeply") from error
+
+
+@contextmanager
+def said_of(path: str) -> Iterator[None]:
+    """Put a file's path before what is said of its text: before the message of a SpecError."""
+    try:
+        yield
+    except SpecError as error:
+        raise SpecError(f"{path}: {error}") from error
 
 
 def _object(pairs: list[tuple[str, object]]) -> dict[str, object]:

@@ -6,20 +6,35 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Optional
 
+from gpuguard.model.clean import clean
 from gpuguard.model.grant import Grant
 from gpuguard.model.majors import DeviceNumber
 from gpuguard.model.oci_spec import OciSpec
 from gpuguard.model.rule import Rule
 from gpuguard.model.ruleset import RuleSet
 
+# Kubernetes takes 253 characters for a pod's name.
+_MAX_NAME = 253
+
 
 @dataclass(frozen=True)
 class Identity:
-    """Who a container is for its users; for Kubernetes `name` is the container's in its pod."""
+    """Who a container is for its users; for Kubernetes `name` is the container's in its pod.
+
+    Users choose these texts: what cannot be printed is replaced, and they are cut to what any name may have. `doubt`
+    says why no more is known, where something stood in the way.
+    """
 
     name: Optional[str] = None
     namespace: Optional[str] = None
     pod: Optional[str] = None
+    doubt: Optional[str] = None
+
+    def __post_init__(self) -> None:
+        """Clean the names. An empty one is none."""
+        for part in ("name", "namespace", "pod"):
+            text = getattr(self, part)
+            object.__setattr__(self, part, clean(text, _MAX_NAME) if text else None)
 
 
 @dataclass(frozen=True)

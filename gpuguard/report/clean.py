@@ -1,19 +1,12 @@
-"""Text from outside (names of containers, programs, pods) made fit for labels and messages. Pure."""
+"""Values from outside that become labels: cleaned, and no more than so many. Pure."""
 
 from __future__ import annotations
 
 from typing import Optional
 
-LIMIT = 128
+from gpuguard.model.clean import LIMIT, clean
 
-
-def clean(text: str, limit: int = LIMIT) -> str:
-    """Return at most `limit` characters, each that cannot be printed replaced by U+FFFD.
-
-    Not printable to str.isprintable() are control characters, line separators, marks that turn the
-    writing direction, and the lone surrogates that stand for bytes which are not UTF-8.
-    """
-    return "".join(letter if letter.isprintable() else "\ufffd" for letter in text[:limit])
+__all__ = ["LIMIT", "Capped", "clean"]
 
 
 class Capped:

@@ -1,0 +1,56 @@
+"""A container's first process: whether it still runs, in which control group, and since when."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+from typing import Optional
+
+from gpuguard.errors import RuntimeFileError
+
+_TICKS = os.sysconf("SC_CLK_TCK")
+# Fields of /proc/PID/stat are counted from 1, and follow the name's closing parenthesis from the third on.
+_STARTED = 22 - 3
+
+
+class FirstProcesses:
+    """The processes that runtimes name, as /proc shows them."""
+
+    def __init__(self, proc: Path) -> None:
+        self._proc = proc
+
+    def started(self, pid: int) -> Optional[int]:
+        """Return when it started, in ticks since the boot, None when there is no such process. Raises RuntimeFileError.
+
+        A process of that number that has ended and was not waited for is none.
+        """
+        text = self._read(pid, "stat")
+        if text is None:
+            return None
+        fields = text.rpartition(")")[2].split()
+        if len(fields) <= _STARTED or not fields[_STARTED].isdigit():
+            raise RuntimeFileError(f"{self._proc}/{pid}/stat: not what the kernel writes")
+        return None if fields[0] in {"Z", "X"} else int(fields[_STARTED])
+
+    def is_in(self, pid: int, control_group: str) -> bool:
+        """Whether it is in a control group or below. Raises RuntimeFileError."""
+        for line in (self._read(pid, "cgroup") or "").splitlines():
+            _, _, path = (*line.split(":", 2), "", "")[:3]
+            if path == control_group or path.startswith(f"{control_group}/"):
+                return True
+        return False
+
+    def _read(self, pid: int, name: str) -> Optional[str]:
+        path = self._proc / str(pid) / name
+        try:
+            return path.read_text(encoding="utf-8", errors="replace")
+        except (FileNotFoundError, ProcessLookupError):
+            return None
+        except OSError as error:
+            raise RuntimeFileError(f"{path}: cannot be read: {error.strerror}") from error
+
+
+def seconds_since_epoch(ticks: int) -> float:
+    """Return a moment of this boot as seconds since the epoch, by what the clock says now."""
+    return time.time() - time.clock_gettime(time.CLOCK_BOOTTIME) + ticks / _TICKS
