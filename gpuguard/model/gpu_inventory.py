@@ -22,6 +22,7 @@ UVM, CAPS = "nvidia-uvm", "nvidia-caps"
 # Major 195 in /proc/devices: "nvidia-frontend" before driver 550.40, the others from then on.
 FAMILY = frozenset({"nvidia-frontend", "nvidia", "nvidiactl", "nvidia-modeset"})
 
+_CAPS_DIRECTORY = "/dev/nvidia-caps/"
 _GPU_NODE = re.compile(r"/dev/nvidia(\d{1,3})", re.ASCII)
 
 
@@ -106,9 +107,10 @@ class GpuInventory:
     def _is_the_drivers(self, path: str, number: DeviceNumber) -> bool:
         if path in UVM_NODES:
             return number.kind == CHAR and self._has(UVM, number.major, frozenset({UVM}))
-        if path.startswith("/dev/nvidia-caps/"):
-            # Unlike the others these are given only where the driver is there (nvc_mount.c, nvc_nvcaps...).
-            return number.kind == CHAR and CAPS in self.majors.names(CHAR, number.major)
+        if path.startswith(_CAPS_DIRECTORY):
+            # Unlike the others these are given only where the driver is there, and only by their own number.
+            named = path == cap_node(number.minor) and number.kind == CHAR
+            return named and CAPS in self.majors.names(CHAR, number.major)
         fixed = {CONTROL_NODE: CONTROL, MODESET_NODE: MODESET}.get(path)
         if fixed is None:
             match = _GPU_NODE.fullmatch(path)
@@ -123,7 +125,7 @@ class GpuInventory:
 
 def cap_node(minor: int) -> str:
     """Return the path of a MIG capability's node."""
-    return f"/dev/nvidia-caps/nvidia-cap{minor}"
+    return f"{_CAPS_DIRECTORY}nvidia-cap{minor}"
 
 
 def rule_number(rule: Rule) -> Optional[DeviceNumber]:
