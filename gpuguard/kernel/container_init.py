@@ -80,7 +80,7 @@ class ContainerInits:
                 mounts = _open(opened, "ns/mnt", process)
                 owner = _namespace_of(opened, mounts, _GET_USERNS)
                 depth = self._depth(opened, user)
-                shared = _identity(mounts) == self._of_host("mnt")
+                shared = _identity(mounts) in {self._of("1", "mnt"), self._of("self", "mnt")}
                 mountinfo = _read("mountinfo", process)
                 # A process can change its namespaces while it is looked at: these must be those of before.
                 again = (_link("ns/user", process), _link("ns/mnt", process))
@@ -91,15 +91,17 @@ class ContainerInits:
             return ContainerInit(mountinfo, depth, owner == _identity(user), shared)
 
     def _depth(self, opened: ExitStack, user: int) -> Optional[int]:
-        host = self._of_host("user")
+        # Its own user namespace is the host's: in another one it could not do its work.
+        host = self._of("self", "user")
+        if host is None:
+            return None
         if _identity(user) == host:
             return 0
         return 1 if _namespace_of(opened, user, _GET_PARENT) == host else None
 
-    def _of_host(self, kind: str) -> Optional[_Namespace]:
-        """Return the namespace of the first process of all: this one may have mounts of its own."""
+    def _of(self, process: str, kind: str) -> Optional[_Namespace]:
         try:
-            status = (self._proc / "1/ns" / kind).stat()
+            status = (self._proc / process / "ns" / kind).stat()
         except OSError:
             return None
         return status.st_dev, status.st_ino
