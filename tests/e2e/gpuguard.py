@@ -125,9 +125,11 @@ class Gpuguard(AbstractContextManager["Gpuguard"]):
         files = sorted(self.node.path(f"{RUN}/ledger").iterdir())
         return {file.name: (file.read_text(encoding="utf-8"), file.stat().st_mtime_ns) for file in files}
 
-    def await_state(self, scope: str, state: str, timeout: float = _PATIENCE) -> None:
-        """Wait until the daemon reports this state of a container scope."""
-        container = scope.partition("-")[2].partition(".")[0]
+    def await_state(
+        self, scope: str, state: str, timeout: float = _PATIENCE, *, container: Optional[str] = None
+    ) -> None:
+        """Wait until the daemon reports this state of a container: by its id where its scope does not tell that."""
+        container = container or scope.partition("-")[2].partition(".")[0]
         try:
             until(lambda: self.total("gpuguard_container_info", container=container, state=state), timeout, "the state")
         except LabError as error:
