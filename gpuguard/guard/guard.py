@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Optional
 
 from gpuguard.errors import CgroupGoneError, CgroupUnreadableError, GpuguardError, LedgerError
-from gpuguard.guard import act, orders, records, shield
+from gpuguard.guard import act, nested, orders, records, shield
 from gpuguard.guard.mend import Target
 from gpuguard.guard.observe import SystemdView
 from gpuguard.guard.parts import Parts, Policy
@@ -87,7 +87,8 @@ class Guard:
         if not scope.calm(now, seen, stamp) or records.due(self.parts, scope):
             return False
         scope.whole_at = now
-        return not (shield.due(self.parts, self.policy, scope) or orders.due(self.parts, scope))
+        due = shield.due(self.parts, self.policy, scope) or nested.due(self.parts, self.policy, scope)
+        return not (due or orders.due(self.parts, scope))
 
     def gone(self, control_group: str) -> None:
         """Forget a scope whose control group is not there any more."""
@@ -95,6 +96,7 @@ class Guard:
         self.parts.sentinel.forget(control_group)
         scope = self.scopes.pop(control_group, None)
         if scope is not None:
+            orders.forget_payload(self.parts, scope)
             if scope.entitled is not None:
                 self._forget(scope)
             self.parts.candidates.forget(control_group, scope.target.inode)
@@ -137,6 +139,7 @@ class Guard:
             else:
                 break
         orders.give(self.parts, self.policy, scope)
+        await nested.look(self.parts, self.policy, scope, self.keep)
         self.parts.recorder.judged(scope, time.monotonic())
 
     async def _catch_up(self, scope: Scope) -> None:
@@ -288,8 +291,10 @@ class Guard:
             scope.futile = None
         if look.effective is not None and not verdict.lost:
             self._whole(scope, look.at)
-        elif scope.plan.lost and scope.outage is None:
-            self._struck(scope, entitled, verdict.lost, look.at)
+        elif scope.plan.lost:
+            nested.strike(self.keep, scope, frozenset(scope.plan.lost))
+            if scope.outage is None:
+                self._struck(scope, scope.entitled or entitled, verdict.lost, look.at)
 
     def _whole(self, scope: Scope, now: float) -> None:
         scope.whole_at = now

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 
 from gpuguard.guard.parts import Parts, Policy
 from gpuguard.guard.scope import Scope
@@ -28,18 +29,39 @@ def give(parts: Parts, policy: Policy, scope: Scope) -> None:
     target = scope.target
     if scope.entitled is None or scope.effective.unrestricted:
         if _young(scope):
-            parts.sentinel.watch(Watched(target.control_group, target.inode, heal=False, growing=True))
+            _watch(parts, scope, Watched(target.control_group, target.inode, heal=False, growing=True))
         else:
             parts.sentinel.forget(target.control_group)
+            forget_payload(parts, scope)
         return
     known = _declared(parts, scope, scope.owed)
     scope.paused = not scope.backoff.may_repair(time.monotonic())
     # What another run of a service lacks was not taken from it: only a look can tell, which asks systemd.
     heal = policy.enforce and not scope.paused and not scope.restarts
     unknown = scope.owed - known
-    parts.sentinel.watch(
-        Watched(target.control_group, target.inode, unknown, known, heal, growing=not scope.entitled.settled)
-    )
+    growing = not scope.entitled.settled
+    _watch(parts, scope, Watched(target.control_group, target.inode, unknown, known, heal, growing))
+
+
+def _watch(parts: Parts, scope: Scope, watched: Watched) -> None:
+    """Have a scope watched, and the container's own group below it: what is denied to the one is denied to both.
+
+    The same rules for both: a scope without a filter lacks none of them.
+    """
+    payload = scope.seen.payload if scope.seen is not None else None
+    if payload != scope.payload:
+        forget_payload(parts, scope)
+    scope.payload = payload
+    parts.sentinel.watch(watched)
+    if payload is not None:
+        parts.sentinel.watch(replace(watched, control_group=payload.control_group, inode=payload.inode))
+
+
+def forget_payload(parts: Parts, scope: Scope) -> None:
+    """Have the container's own group below its scope watched no more."""
+    if scope.payload is not None:
+        parts.sentinel.forget(scope.payload.control_group)
+        scope.payload = None
 
 
 def _declared(parts: Parts, scope: Scope, entitled: frozenset[Rule]) -> frozenset[Rule]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import PurePosixPath
 from typing import Any, Optional
@@ -19,6 +19,7 @@ from gpuguard.model.requester import chain
 from gpuguard.model.rule import Rule
 from gpuguard.model.state import State
 from gpuguard.model.write import Write
+from gpuguard.report.clean import clean
 from gpuguard.report.kinds import KINDS, emit
 from gpuguard.report.metrics import Metrics
 
@@ -27,6 +28,8 @@ _MICROSECONDS = 1_000_000
 _TROUBLE_OVER = 300.0
 _MAX_TROUBLES = 1024
 _MAX_TEXT = 1024
+# Of control groups that are named in one entry.
+_MOST_GROUPS = 15
 
 
 @dataclass
@@ -246,6 +249,13 @@ class Recorder:
         if scope.outage is None:
             self._of(scope).outage = None
         emit(self.log, KINDS.released, **self._fields(scope), devices=self._names(rules))
+
+    def restored_below(self, scope: Scope, rules: Iterable[Rule], groups: Sequence[str]) -> None:
+        """Tell which control groups that the container has made got back what it had lost."""
+        fields = {**self._fields(scope), "devices": self._names(rules)}
+        names = [clean(name) for name in groups[:_MOST_GROUPS]]
+        more = [f"{len(groups) - _MOST_GROUPS} more"] if len(groups) > _MOST_GROUPS else []
+        emit(self.log, KINDS.restored_below, **fields, groups=names + more)
 
     def ledger_damaged(self, path: str, reason: str) -> None:
         """Tell that a file of the ledger cannot be used."""

@@ -10,7 +10,7 @@ from gpuguard.guard.mend import Target
 from gpuguard.guard.observe import SystemdView
 from gpuguard.model.backoff import Backoff
 from gpuguard.model.cause import Cause
-from gpuguard.model.device_list import DeviceList
+from gpuguard.model.device_list import DeviceList, Payload
 from gpuguard.model.entitlement import Entitlement
 from gpuguard.model.observation import Declared
 from gpuguard.model.plan import Plan
@@ -53,6 +53,8 @@ class Scope:
     declaration. `shielded`: the shield stands for good; `shields` counts how often one was raised or removed.
     `self_given` are rules that the container itself wrote while it settled: they are not learnt. `record` is what the
     runtime's own files say of the container, read when the host's devices were at `generation`, at `consulted`.
+    `payload` is the container's own group below, as the sentinel was told; `counted_below` is when the clock last read
+    all lists there.
     """
 
     target: Target
@@ -79,6 +81,8 @@ class Scope:
     shields: Optional[Backoff] = None
     self_given: RuleSet = field(default_factory=RuleSet)
     record: RuntimeRecord = field(default_factory=RuntimeRecord)
+    payload: Optional[Payload] = None
+    counted_below: float = -math.inf
     generation: int = -1
     consulted: float = -math.inf
 
@@ -146,6 +150,8 @@ class Scope:
     def calm(self, now: float, seen: DeviceList, stamp: Stamp) -> bool:
         """Whether a list and a stamp of the unit's files that did not change need no closer look."""
         if self.seen is None or seen.rules is not self.seen.rules or seen.filters is not self.seen.filters:
+            return False
+        if (seen.payload, seen.nested) != (self.seen.payload, self.seen.nested):
             return False
         if self.entitled is None:
             return True

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Optional
 
+from gpuguard.guard import nested, payload
 from gpuguard.guard.clock import Clock
 from gpuguard.guard.guard import Guard
 from gpuguard.guard.scope import Scope
@@ -93,13 +94,16 @@ class Writes:
     def _write(self, told: Write) -> None:
         guard, write = self._guard, self._completed(told)
         guard.parts.recorder.metrics.device_write(write.writer.program if write.writer is not None else None)
-        scope = guard.scopes.get(write.control_group)
-        if scope is None or scope.target.inode != write.inode:
+        scope = payload.scope_of(guard.scopes, write)
+        if scope is None:
             return
+        told = payload.of_the_container(guard.parts, scope, told)
+        write = replace(told, writer=write.writer, requester=write.requester)
         guard.parts.causes.wrote(write)
         changed = self._learn(scope, write)
         # A number may have been another's since: who is known by it alone is named, and has meant nothing.
         changed = self._on_purpose(scope, told) or changed
+        nested.strike(guard.keep, scope, _lost(scope, write))
         if write.restored:
             self._gave_back(scope, write)
         if changed or write.restored or write.refused or write.error or _short_of(scope, write):
@@ -248,6 +252,14 @@ def _clear(cause: Cause) -> bool:
 
 def _unit(scope: Scope) -> str:
     return scope.target.unit
+
+
+def _lost(scope: Scope, write: Write) -> frozenset[Rule]:
+    """Return what a write took, be it that somebody has given it back since; not what was meant."""
+    if scope.entitled is None or write.before is None or write.after is None:
+        return write.restored
+    before, after = write.before, write.after
+    return write.restored.union(after.missing(filter(before.covers, scope.entitled.rules)))
 
 
 def _short_of(scope: Scope, write: Write) -> bool:

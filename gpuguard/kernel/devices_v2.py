@@ -138,7 +138,7 @@ class DevicesV2(Hierarchy):
         raise CgroupUnreadableError(f"{control_group}: cannot allow '{rule}': there is no list to write on cgroup v2")
 
     def groups(self, control_group: str) -> tuple[list[GroupBelow], bool]:  # noqa: ARG002 - of v1
-        """Return the groups below that have lists: none. A program denies to all below, and no longer than it is there."""
+        """Return the groups below that have lists: none. A program denies to all below, for as long as it is there."""
         return [], False
 
     def allow_below(self, control_group: str, inode: int, group: tuple[str, int], rule: Rule) -> None:  # noqa: ARG002

@@ -209,6 +209,12 @@ class KINDS(enum.Enum):
         "{who}: asked for GPUs, and what it was given cannot be told, so nothing is given back: {reason}",
     )
 
+    restored_below = (
+        "5ef0279c85904cd3a783d3b3454e9b02",
+        "warning",
+        "{who}: GPU access restored in control groups that it has made, {groups}: {devices}",
+    )
+
     def __init__(self, message_id: str, level: str, template: str) -> None:
         self.message_id = message_id
         self.level = level

@@ -49,7 +49,8 @@ class Phrases(dict[str, str]):
     def __init__(self, fields: Mapping[str, Any]) -> None:
         super().__init__((key, clean(text(value), _LIMIT)) for key, value in fields.items() if value is not None)
         self["who"] = _who(self)
-        self["devices"] = _listed(fields.get("devices") or ())
+        self["devices"] = _listed(fields.get("devices") or (), "its devices")
+        self["groups"] = _listed(fields.get("groups") or (), "below its own")
         self["by"] = _by(self, fields)
         self["after"] = f" after {elapsed(fields['outage_usec'])}" if "outage_usec" in self else ""
         self["why"] = f": {self['reason']}" if "reason" in self else ""
@@ -94,8 +95,8 @@ def _who(fields: Mapping[str, str]) -> str:
     return name or identity or fields.get("scope") or "a container"
 
 
-def _listed(devices: object) -> str:
-    return ", ".join(_members(devices)) or "its devices"
+def _listed(names: object, otherwise: str) -> str:
+    return ", ".join(_members(names)) or otherwise
 
 
 def _members(value: object) -> list[str]:

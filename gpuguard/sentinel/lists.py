@@ -9,7 +9,7 @@ from typing import Optional
 
 from gpuguard.errors import CgroupUnreadableError, RuleError
 from gpuguard.model.rule import Rule
-from gpuguard.model.ruleset import RuleSet
+from gpuguard.model.ruleset import ALLOW_ALL, RuleSet
 
 
 @dataclass(frozen=True)
@@ -68,3 +68,8 @@ def known(text: Optional[bytes]) -> Optional[RuleSet]:
 
 def _lines(rules: Iterable[Rule]) -> tuple[bytes, ...]:
     return tuple(str(rule).encode("ascii") for rule in sorted(rules, key=lambda rule: rule.sort_key))
+
+
+def unrestricted(text: Optional[bytes]) -> bool:
+    """Whether a list is that of a group without a filter of its own."""
+    return text is not None and text.rstrip() == ALLOW_ALL.encode()

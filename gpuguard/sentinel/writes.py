@@ -16,6 +16,7 @@ from gpuguard.model.process import INIT, Role
 from gpuguard.model.write import Watched
 from gpuguard.sentinel import dozer, healing
 from gpuguard.sentinel.link import Link
+from gpuguard.sentinel.lists import unrestricted
 from gpuguard.sentinel.reflex import Answered, Reflex, answerer
 from gpuguard.sentinel.scope import Happening, Scope
 from gpuguard.sentinel.scopes import Scopes
@@ -224,7 +225,8 @@ class Writes:
         """Have them told, if something came of it: some programs empty a file before they write it; not systemd."""
         for one in happenings:
             changed = one.before != one.after
-            told = one.denied and one.pid == INIT
+            # A scope that allows by default shows nothing of what it denies to the container's group below it.
+            told = one.denied and (one.pid == INIT or unrestricted(one.after))
             if told or (changed and (one.denied or one.refused)) or one.restored or one.error:
                 self._teller.over(one)
 

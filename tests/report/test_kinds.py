@@ -67,6 +67,7 @@ IDS = {
     "sentinel_standing": "e1f945e2c5f0404d9cce0096261dd101",
     "events_lost": "c1c90ff17f834182972a08b2f77e95f5",
     "device_event": "9d87428df02e4a4584507cad57cc8e5c",
+    "restored_below": "5ef0279c85904cd3a783d3b3454e9b02",
 }
 
 
@@ -119,6 +120,11 @@ def test_ids() -> None:
             KINDS.granted,
             BASH,
             f"{WHO}: {WHAT} added {BY_BASH}: guarded from now on",
+        ),
+        (
+            KINDS.restored_below,
+            {"groups": ("docker", "docker/4f6a")},
+            f"{WHO}: GPU access restored in control groups that it has made, docker, docker/4f6a: {WHAT}",
         ),
         (
             KINDS.sentinel_standing,
