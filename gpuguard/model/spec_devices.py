@@ -1,8 +1,7 @@
 """What the list linux.resources.devices of an OCI specification comes down to. Pure.
 
-Its entries are applied in their order. Runtimes differ where a later entry takes away a part of what an earlier one
-gave: runc removes an exact match and refuses to punch a hole (its devices emulator), crun lets the last one win. What
-is returned is what all of them give.
+Its entries are applied in their order. Runtimes and kernels differ where a later entry takes away a part of what an
+earlier one gave, and in type "a" with numbers (decision 21). What is returned is what all of them give.
 """
 
 from __future__ import annotations

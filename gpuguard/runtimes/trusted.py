@@ -20,6 +20,8 @@ _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
 _LIST = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 _ROOT = 0
+# linux/limits.h
+_PATH_MAX = 4096
 
 
 @dataclass(frozen=True)
@@ -88,7 +90,13 @@ class TrustedFiles:
 def _names(path: str) -> list[str]:
     """Return the names that a path is made of. Raises RuntimeFileError for one that may lead elsewhere."""
     first, *names = path.split("/")
-    if first or not names or any(name in {"", ".", ".."} for name in names) or not path.isprintable():
+    if (
+        first
+        or not names
+        or len(path) > _PATH_MAX
+        or any(name in {"", ".", ".."} for name in names)
+        or not path.isprintable()
+    ):
         raise RuntimeFileError(f"{path[:200]!a}: not a plain absolute path")
     return names
 

@@ -26,6 +26,19 @@ def test_the_runtimes_scopes(unit: str, runtime: str) -> None:
     assert ContainerScope.parse(unit) == ContainerScope(runtime, ID)
 
 
+@pytest.mark.parametrize(
+    ("unit", "name"),
+    [
+        ("machine-box.scope", "box"),
+        (r"machine-my\x2dgpu.box1.scope", "my-gpu.box1"),
+        (r"machine-qemu\x2d1\x2dvm.scope", "qemu-1-vm"),
+    ],
+)
+def test_machines(unit: str, name: str) -> None:
+    """A machine's scope gives its name unescaped; that it may be a virtual machine is for others to find out."""
+    assert ContainerScope.parse(unit) == ContainerScope("nspawn", name)
+
+
 @pytest.mark.parametrize("name", ["gpu1", "gpu-test.2_b", "a" * 76])
 def test_containerd_s_clients_choose_their_ids(name: str) -> None:
     """An id that containerd accepts is an id here, too."""
@@ -66,6 +79,16 @@ def test_containerd_s_clients_choose_their_ids(name: str) -> None:
         "cri-containerd-é.scope",
         f"cri-containerd-{'a' * 77}.scope",
         "nerdctl-\x00.scope",
+        "machine-.scope",
+        "machine-a-b.scope",
+        "machine-..scope",
+        r"machine-a\x2fb.scope",
+        r"machine-\x2e\x2e.scope",
+        r"machine-\x2da.scope",
+        r"machine-a\x0ab.scope",
+        r"machine-a\x00.scope",
+        f"machine-{'a' * 65}.scope",
+        "machine-a.service",
     ],
 )
 def test_what_is_no_container(unit: str) -> None:
@@ -76,6 +99,6 @@ def test_what_is_no_container(unit: str) -> None:
 @given(st.text())
 def test_any_text_is_taken(text: str) -> None:
     """No name makes the parser fail, and an id holds nothing that could lead out of a directory."""
-    for unit in (text, f"nerdctl-{text}.scope"):
+    for unit in (text, f"nerdctl-{text}.scope", f"machine-{text}.scope"):
         scope = ContainerScope.parse(unit)
         assert scope is None or ("/" not in scope.id and ".." not in scope.id)
