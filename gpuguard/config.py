@@ -24,6 +24,10 @@ DEFAULT_FILE = Path("/etc/gpuguard/gpuguard.toml")
 _PATH = Text(r"/.*", "an absolute path")
 _PATH_OR_NONE = Text(r"(/.*)?", 'an absolute path, or ""')
 _UNIT = Text(r"[^/\s]+\.(service|scope)", 'a unit or a pattern that ends in .service or .scope, e.g. "ollama.service"')
+_UNIT_OR_GROUP = Text(
+    r"[^/\s]+\.(service|scope)|/\S+",
+    'a unit or a pattern that ends in .service or .scope, or that of a control group, e.g. "/docker/*"',
+)
 _NONEMPTY = Text(r".+", "a text that is not empty")
 _PROGRAM = ListOf(_NONEMPTY)
 _LISTEN = Text(
@@ -85,7 +89,7 @@ class Scopes(Table):
     """[scopes]: further units to guard, and scopes to leave alone; both are shell patterns."""
 
     units: tuple[str, ...] = setting((), ListOf(_UNIT))
-    exclude: tuple[str, ...] = setting((), ListOf(_UNIT))
+    exclude: tuple[str, ...] = setting((), ListOf(_UNIT_OR_GROUP))
 
 
 @dataclass(frozen=True)

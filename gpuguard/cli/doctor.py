@@ -15,6 +15,7 @@ from gpuguard.cli.colour import paint
 from gpuguard.cli.settings import load
 from gpuguard.cli.table import Cell
 from gpuguard.model.doctor import Examination, Gravity, Versions, findings
+from gpuguard.model.status import unmanaged
 from gpuguard.report.phrases import Phrases
 
 _COLOURS = {Gravity.FINE: colour.GREEN, Gravity.ADVICE: colour.YELLOW, Gravity.BROKEN: colour.RED}
@@ -75,7 +76,7 @@ def people(seen: Examination, *, width: Optional[int] = None, colours: bool = Fa
     sections: tuple[tuple[str, Iterable[str]], ...] = (
         ("Node:", _node(seen)),
         ("Event sources:", _sources(seen, width, colours=colours)),
-        ("Containers:", [_containers(seen)]),
+        ("Containers:", _containers(seen)),
         ("What to do:", _findings(seen, colours=colours)),
     )
     lines: list[str] = []
@@ -120,10 +121,12 @@ def _sources(seen: Examination, width: Optional[int], *, colours: bool) -> Itera
     return table.render(("SOURCE", "STATE", "WHY"), rows, None if width is None else width - 2, colours=colours)
 
 
-def _containers(seen: Examination) -> str:
+def _containers(seen: Examination) -> Iterator[str]:
     if seen.node is None:
-        return "cannot be told"
-    return status.summary(seen.node) or "none with a GPU on this node"
+        yield "cannot be told"
+        return
+    yield status.summary(seen.node) or "none with a GPU on this node"
+    yield from map(table.printable, unmanaged(seen.node.containers))
 
 
 def _findings(seen: Examination, *, colours: bool) -> Iterator[str]:

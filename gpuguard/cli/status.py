@@ -18,7 +18,7 @@ from gpuguard.config import Settings
 from gpuguard.errors import ConfigError
 from gpuguard.model.rule import Rule
 from gpuguard.model.state import State
-from gpuguard.model.status import ContainerStatus, DeviceStatus, NodeStatus
+from gpuguard.model.status import ContainerStatus, DeviceStatus, NodeStatus, unmanaged
 
 _WATCH_SECONDS = 2
 _GENERATED_ID = 64
@@ -167,6 +167,7 @@ def _container(container: ContainerStatus) -> dict[str, object]:
         "namespace": container.namespace,
         "pod": container.pod,
         "state": container.state.value,
+        "managed": container.managed,
         "devices": [
             {
                 "device": device.rule.device,
@@ -192,7 +193,7 @@ def _rows(container: ContainerStatus) -> Iterator[list[Cell]]:
     """Yield a row for each group of devices that stand alike; the container is named in the first."""
     groups: dict[tuple[Optional[bool], Optional[bool]], list[str]] = {}
     for device in container.devices:
-        kept = device.declared and not device.blocked
+        kept = device.declared and not device.blocked if container.managed else device.effective
         groups.setdefault((device.effective, kept), []).append(_device_name(device))
     head = [
         state_cell(container.state),
@@ -217,11 +218,12 @@ def _remarks(containers: list[ContainerStatus]) -> list[str]:
     remarks = []
     for container in containers:
         name = table.printable(display_name(container))
-        if container.reason:
+        if container.reason and (container.managed or container.state is not State.PROTECTED):
             remarks.append(f"{name}: {table.printable(container.reason)}")
         if container.excess:
             remarks.append(f"{name}: may also use what it was never given: {', '.join(map(str, container.excess))}")
         if container.released:
             released = ", ".join(map(str, container.released))
             remarks.append(f"{name}: may still use what was released, until somebody takes it away: {released}")
+    remarks += map(table.printable, unmanaged(containers))
     return [*remarks, ""] if remarks else []

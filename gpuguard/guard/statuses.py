@@ -41,6 +41,7 @@ def _status(scope: Scope, state: State, node_of: Callable[[Rule], Optional[str]]
         name=identity.name,
         namespace=identity.namespace,
         pod=identity.pod,
+        managed=scope.view is None or scope.view.managed,
     )
 
 

@@ -179,6 +179,8 @@ def _why_undeclared(explanation: Explanation) -> Iterator[str]:
         yield f"Let its BPFProgram=device: allow the devices (`systemctl cat {scope}`), and DevicePolicy=auto with it."
     elif refusal == Refusal.UNFILTERED.value:
         yield "Nothing can be declared: systemd filters nothing there, and its next rewrite lets everything through."
+    elif refusal == Refusal.UNMANAGED.value:
+        yield "Nothing can be declared: the cgroupfs driver makes control groups that systemd does not know."
     elif refusal in _IN_THE_UNIT:
         owed = [entry.rule for entry in explanation.comparisons if entry.entitled and not entry.declared]
         lines = " ".join(_entries(owed)) or "DeviceAllow= for its devices"

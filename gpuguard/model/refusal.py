@@ -13,6 +13,6 @@ class Refusal(str, enum.Enum):
     NOT_TRANSIENT = "not a transient unit: a declaration would outlive this run of it"
     RESTARTABLE = "a service can be restarted: a declaration would outlive this run of it"
     UNMANAGED = (
-        "systemd does not manage its control group (cgroupfs driver): nothing to declare, and no reload touches it"
+        "systemd does not manage this control group (cgroupfs driver): nothing to declare, and no reload touches it"
     )
-    BELOW = "its control group is below its unit's: on cgroup v1 no reload touches it, and there is nothing to declare"
+    BELOW = "this control group is below its unit's: on cgroup v1 no reload touches it, and there is nothing to declare"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Optional
 
@@ -29,7 +31,7 @@ class ContainerStatus:
     """One GPU container. `reason` says why the state is not better, where that is known.
 
     `excess` is what it may use without having been given it, `released` what it may still use although
-    somebody had gpuguard forget it.
+    somebody had gpuguard forget it. `managed`: systemd's rewrites reach it.
     """
 
     scope: str
@@ -44,6 +46,7 @@ class ContainerStatus:
     name: Optional[str] = None
     namespace: Optional[str] = None
     pod: Optional[str] = None
+    managed: bool = True
 
 
 @dataclass(frozen=True)
@@ -59,3 +62,9 @@ class NodeStatus:
     daemon: str
     containers: tuple[ContainerStatus, ...] = ()
     trouble: Optional[str] = None
+
+
+def unmanaged(containers: Iterable[ContainerStatus]) -> tuple[str, ...]:
+    """Say of how many containers nothing is declared since nothing can take their devices, and why."""
+    reasons = Counter(one.reason for one in containers if not one.managed and one.state is State.PROTECTED)
+    return tuple(f"{count} container{'s'[: count > 1]}: {reason}" for reason, count in reasons.items() if reason)

@@ -35,6 +35,7 @@ def test_json_is_the_documented_document() -> None:
                 "namespace": None,
                 "pod": None,
                 "state": "at-risk",
+                "managed": True,
                 "devices": [
                     {
                         "device": "c 195:0",
