@@ -125,15 +125,16 @@ def test_scope_of_a_user_manager(node: Node, user_scope: str, launch: Launch) ->
 
 
 @pytest.mark.skipif(Nspawn.why_not() is not None, reason=str(Nspawn.why_not()))
-def test_virtual_machine(node: Node, launch: Launch) -> None:
-    """A machine that systemd-machined knows as a virtual one is no container: what it opens is its host's program's."""
+@pytest.mark.parametrize(("service", "kind"), [("systemd-nspawn", "vm"), ("libvirt-lxc", "container")])
+def test_machine_of_another_kind(node: Node, launch: Launch, service: str, kind: str) -> None:
+    """Of the machines that systemd-machined knows, virtual ones and those of others than nspawn are left alone."""
     sleeper = node.daemon(["sleep", "infinity"])
     numbers = [line.split() for line in Path(f"/proc/{sleeper.pid}/status").read_text().splitlines()]
     [inside] = [line[-1] for line in numbers if line[0] == "NSpid:"]
     machined = ["org.freedesktop.machine1", "/org/freedesktop/machine1", "org.freedesktop.machine1.Manager"]
     identity = ["16", *map(str, range(1, 17))]
     settings = ["1", "DevicePolicy", "s", "closed"]
-    arguments = ["vm0", *identity, "lab", "vm", inside, "", *settings]
+    arguments = ["vm0", *identity, service, kind, inside, "", *settings]
     node.run(["busctl", "call", *machined, "CreateMachine", "sayssusa(sv)", *arguments])
     hook.allow(node.cgroup("machine-vm0.scope"), GPU0)
     guard = launch().start()
