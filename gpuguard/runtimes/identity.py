@@ -5,20 +5,23 @@ from __future__ import annotations
 from typing import Optional
 
 from gpuguard.errors import GpuguardError
-from gpuguard.model.oci_spec import OciSpec
 from gpuguard.model.runtime_record import Bundle, Identity
 from gpuguard.model.scope_name import NSPAWN, ContainerScope
 from gpuguard.runtimes.docker import docker_identity
 from gpuguard.runtimes.podman import podman_identity
 from gpuguard.runtimes.trusted import TrustedFiles
 
-# Annotations for the names of container, namespace and pod: containerd's CRI plugin (pkg/cri/annotations), CRI-O
-# (the kubelet's labels), nerdctl (pkg/labels).
-_ANNOTATIONS = (
-    ("io.kubernetes.cri.container-name", "io.kubernetes.cri.sandbox-namespace", "io.kubernetes.cri.sandbox-name"),
-    ("io.kubernetes.container.name", "io.kubernetes.pod.namespace", "io.kubernetes.pod.name"),
-    ("nerdctl/name", "", ""),
-)
+# Annotations for the names of container, namespace and pod: containerd's CRI plugin (pkg/cri/annotations), CRI-O (the
+# kubelet's labels), nerdctl (pkg/labels). Of each runtime only its own: CRI-O has a pod's own labels among them.
+_ANNOTATIONS = {
+    "containerd": (
+        "io.kubernetes.cri.container-name",
+        "io.kubernetes.cri.sandbox-namespace",
+        "io.kubernetes.cri.sandbox-name",
+    ),
+    "cri-o": ("io.kubernetes.container.name", "io.kubernetes.pod.namespace", "io.kubernetes.pod.name"),
+    "nerdctl": ("nerdctl/name", "", ""),
+}
 
 
 def find_identity(files: TrustedFiles, container: ContainerScope, bundle: Optional[Bundle]) -> Identity:
@@ -33,12 +36,7 @@ def find_identity(files: TrustedFiles, container: ContainerScope, bundle: Option
         return Identity(doubt=str(error))
     if container.runtime == NSPAWN:
         return Identity(container.id)
-    return _annotated(spec) if spec is not None else Identity()
-
-
-def _annotated(spec: OciSpec) -> Identity:
-    notes = spec.annotations
-    for name, namespace, pod in _ANNOTATIONS:
-        if notes.get(name) or notes.get(pod):
-            return Identity(notes.get(name), notes.get(namespace), notes.get(pod))
-    return Identity()
+    if spec is None or container.runtime not in _ANNOTATIONS:
+        return Identity()
+    name, namespace, pod = (spec.annotations.get(key) for key in _ANNOTATIONS[container.runtime])
+    return Identity(name, namespace, pod)

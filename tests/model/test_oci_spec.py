@@ -129,7 +129,21 @@ _JSON = st.recursive(
 )
 
 
-@given(st.text() | _JSON.map(json.dumps) | st.dictionaries(_NAMES, _JSON).map(json.dumps))
+def test_lone_surrogates_are_texts() -> None:
+    """What is no character of Unicode's is kept as it is: who makes a path or a name of it has to look."""
+    assert parse_spec('{"annotations": {"a": "\\ud800"}}').annotations == {"a": "\ud800"}
+
+
+_ANY = st.text(st.characters(exclude_categories=[]))
+
+
+@given(
+    st.text()
+    | _ANY.map(json.dumps)
+    | st.dictionaries(_ANY, _ANY).map(json.dumps)
+    | _JSON.map(json.dumps)
+    | st.dictionaries(_NAMES, _JSON).map(json.dumps)
+)
 def test_any_text_is_read_or_refused(text: str) -> None:
     """Nothing else than SpecError comes out of any text."""
     try:

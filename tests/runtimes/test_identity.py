@@ -137,12 +137,14 @@ class TestAnnotations:
                     "io.kubernetes.container.name": "main",
                     "io.kubernetes.pod.name": "train-0",
                     "io.kubernetes.pod.namespace": "research",
+                    "io.kubernetes.cri.container-name": "a label of the pod's",
                 },
                 Identity("main", "research", "train-0"),
             ),
             ("containerd", {"io.kubernetes.cri.sandbox-name": "train-0"}, Identity(pod="train-0")),
             ("nerdctl", {"nerdctl/name": "trainer", "nerdctl/namespace": "default"}, Identity("trainer")),
             ("containerd", {}, Identity()),
+            ("systemd", {"io.kubernetes.cri.container-name": "main"}, Identity()),
         ],
     )
     def test_names(self, tree: Tree, runtime: str, notes: dict[str, str], wanted: Identity) -> None:
