@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import shlex
-from collections.abc import Sequence
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Optional
@@ -16,6 +19,7 @@ from tests.lab import hook
 from tests.lab.containers import Container, Engine
 from tests.lab.devices import CTL, GPU0, GPU1, UVM, Device
 from tests.lab.node import Node
+from tests.lab.poll import until
 from tests.lab.prober import Prober
 from tests.lab.scope import Scope, random_name
 
@@ -31,6 +35,8 @@ QUICK = {"poll_interval": "200ms", "settle": "300ms"}
 USUAL = 5.0  # seconds; some milliseconds, and the prober's own start, on a machine that is busy
 _GUARDED = {device.major for device in ALL}
 _SCRIPTS = "/root/attacks"
+_NODES = "/run/lab-probe"
+_OPENER = Path(__file__).with_name("opener.py")
 
 
 @dataclass(frozen=True)
@@ -125,8 +131,7 @@ class Arena:
         `made`: what an attacker has put into force itself: it may be there, and is neither learnt nor declared.
         `heals`: the attackers' own devices come back, too, when they are lost.
         """
-        for suspect in suspects:
-            self.assert_nothing_gained(suspect, made)
+        self.assert_nothing_gained(*suspects, made=made)
         self._provoke(suspects, made, heals=heals)
         self.restart_cold()
         if heals:
@@ -135,6 +140,7 @@ class Arena:
                     self.guard.await_state(suspect.scope, "protected")
         self.guard.await_rounds(3)
         self._provoke(suspects, made, heals=heals)
+        self.assert_nothing_gained(*suspects, made=made)
         known = self.guard.status()
         for suspect in suspects:
             devices = known.get(suspect.scope, {"devices": []})["devices"]
@@ -153,37 +159,70 @@ class Arena:
         self.node.run(["systemctl", "daemon-reload"])
         self.guard.repair()
         self.guard.await_rounds()
+        self.assert_nothing_gained(*suspects, made=made)
         for suspect in suspects:
-            self._assert_lists(suspect, made)
             for device in suspect.given:
                 gate.take_away(self.node, suspect.scope, device)
         self.assert_honest_heals()
         if heals:
-            for suspect in suspects:
-                assert self.prober.denied(suspect.cgroup, suspect.given, USUAL) == []
+            own = {suspect.cgroup: suspect.given for suspect in suspects if suspect.given}
+            until(lambda: not any(self.denied(own).values()), USUAL, "the attackers' own devices")
         self.guard.repair()
-        for suspect in suspects:
-            self.assert_nothing_gained(suspect, made)
 
     def assert_honest_heals(self) -> None:
         """Assert that the honest container gets back what it loses, in its usual time."""
         gate.take_away(self.node, self.honest.scope, GPU1)
         assert self.prober.denied(self.honest.cgroup, [GPU1], USUAL) == []
 
-    def assert_nothing_gained(self, suspect: Suspect, made: Sequence[Device] = ()) -> None:
-        """Assert that the kernel, systemd and the ledger have nothing of an attacker's but what it was given."""
-        self._assert_lists(suspect, made)
-        foreign = [device for device in ALL if device not in (*suspect.given, *made)]
-        assert self.prober.denied(suspect.cgroup, foreign) == [device.path for device in foreign]
+    def denied(self, groups: Mapping[Path, Sequence[Device]]) -> dict[Path, list[Device]]:
+        """Open devices from inside control groups, and return those that are denied."""
+        directory = self.node.path(_NODES)
+        for device in {device for devices in groups.values() for device in devices}:
+            if not (directory / _number(device)).exists():
+                directory.mkdir(exist_ok=True)
+                Device(f"/{_number(device)}", device.major, device.minor).make(directory)
+        asked = {str(group): list(map(_number, devices)) for group, devices in groups.items()}
+        enter = ["nsenter", f"--target={self.node.init}", "--pid", "--"]
+        program = [*enter, sys.executable, "-I", str(_OPENER), str(directory)]
+        done = subprocess.run(program, input=json.dumps(asked), capture_output=True, text=True, check=True, timeout=60)
+        answers = json.loads(done.stdout)
+        assert {number for numbers in answers.values() for number in numbers} <= {0, errno.ENXIO, errno.EPERM}, answers
+        return {
+            group: [device for device, answer in zip(devices, answers[str(group)]) if answer == errno.EPERM]
+            for group, devices in groups.items()
+        }
 
-    def _assert_lists(self, suspect: Suspect, made: Sequence[Device]) -> None:
-        own = {f"{device.rule} rwm" for device in made}
-        now = RuleSet.of(*gate.rules(suspect.cgroup))
-        assert not now.unrestricted
-        assert not RuleSet(suspect.before.rules | RuleSet.of(*own).rules).missing(now), "in force"
-        new = set(gate.declared(self.node, suspect.scope)) - suspect.declared
-        assert [entry for entry in sorted(new) if _guarded(entry) and not _of(entry, suspect.given)] == [], "declared"
-        assert self.learnt(suspect) <= {device.rule for device in suspect.given}, "learnt"
+    def assert_denied(self, *groups: Path, devices: Sequence[Device] = (GPU1,)) -> None:
+        """Assert that devices cannot be opened from inside control groups."""
+        asked = dict.fromkeys(groups, devices)
+        assert self.denied(asked) == asked
+
+    def assert_nothing_gained(self, *suspects: Suspect, made: Sequence[Device] = ()) -> None:
+        """Assert that the kernel, systemd and the ledger have nothing of an attacker's but what it was given."""
+        declared = self._declared(suspects)
+        for suspect in suspects:
+            own = (f"{device.rule} rwm" for device in made)
+            now = RuleSet.of(*gate.rules(suspect.cgroup))
+            assert not now.unrestricted
+            assert not RuleSet(suspect.before.rules | RuleSet.of(*own).rules).missing(now), "in force"
+            new = declared[suspect.scope] - suspect.declared
+            assert [entry for entry in new if _guarded(entry) and not _of(entry, suspect.given)] == [], "declared"
+            assert self.learnt(suspect) <= {device.rule for device in suspect.given}, "learnt"
+        foreign = {s.cgroup: [device for device in ALL if device not in (*s.given, *made)] for s in suspects}
+        assert self.denied(foreign) == foreign
+
+    def _declared(self, suspects: Sequence[Suspect]) -> dict[str, set[str]]:
+        """Return what systemd has been told of each; one of which it has never heard has nothing."""
+        names = [suspect.scope for suspect in suspects]
+        blocks = self.node.run(["systemctl", "show", "--property=Id,DeviceAllow", "--", *names]).stdout.split("\n\n")
+        found = {}
+        for block in blocks:
+            lines = block.splitlines()
+            [name] = [line.partition("=")[2] for line in lines if line.startswith("Id=")]
+            found[name] = {
+                line.partition("=")[2] for line in lines if line.startswith("DeviceAllow=") and line != "DeviceAllow="
+            }
+        return found
 
     def learnt(self, suspect: Suspect) -> set[str]:
         """Return the devices that the ledger has for a suspect."""
@@ -210,6 +249,10 @@ class Arena:
 def _others(cgroup: Path) -> list[str]:
     """Return what is in force and no GPU: it is nobody's subject here."""
     return [rule for rule in gate.rules(cgroup) if not any(f" {major}:" in rule for major in _GUARDED)]
+
+
+def _number(device: Device) -> str:
+    return f"{device.major}:{device.minor}"
 
 
 def _of(entry: str, devices: Sequence[Device]) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pytest
 
@@ -13,9 +14,9 @@ from tests.lab.node import Node
 from tests.lab.prober import Prober
 
 
-@pytest.fixture(scope="module")
-def grounds(request: pytest.FixtureRequest, node: Node, prober: Prober) -> Iterator[Arena]:
-    """Return the module's arena; use `arena`, which ends the attackers."""
+@contextmanager
+def opened(request: pytest.FixtureRequest, node: Node, prober: Prober) -> Iterator[Arena]:
+    """Have an arena for the time of the block."""
     docker: Docker = request.getfixturevalue(f"docker_{node.mode}")
     with Gpuguard(node, guard=QUICK, backoff={"max_repairs": 1000}) as guard:
         guard.start()
@@ -23,6 +24,13 @@ def grounds(request: pytest.FixtureRequest, node: Node, prober: Prober) -> Itera
         guard.await_state(arena.honest.scope, "protected")
         yield arena
         docker.clear()
+
+
+@pytest.fixture(scope="module")
+def grounds(request: pytest.FixtureRequest, node: Node, prober: Prober) -> Iterator[Arena]:
+    """Return the module's arena; use `arena`, which ends the attackers."""
+    with opened(request, node, prober) as arena:
+        yield arena
 
 
 @pytest.fixture

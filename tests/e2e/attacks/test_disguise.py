@@ -92,7 +92,7 @@ def test_writers_under_borrowed_names(arena: Arena) -> None:
     for suspect in suspects:
         assert suspect.python(_WRITER, *NAMES) == "ready\n"
         arena.guard.await_rounds(5)
-        arena.assert_nothing_gained(suspect, (GPU1,))
+        arena.assert_nothing_gained(suspect, made=(GPU1,))
     assert arena.guard.total("gpuguard_drift_total", kind="lost", writer="crun") == 0
     arena.node.run(["systemctl", "daemon-reload"])
     until(lambda: not any(arena.learnt(suspect) - {"c 195:0"} for suspect in suspects), 5, "nothing more")

@@ -47,9 +47,11 @@ def test_groups_named_as_others(arena: Arena) -> None:
         assert (suspect.cgroup / name / name / "cgroup.procs").read_text().split()
     arena.withstand(*groups, heals=False)
     for suspect, name in groups.items():
-        assert arena.prober.denied(suspect.cgroup / name / name, [GPU1]) == [GPU1.path]
+        arena.assert_denied(suspect.cgroup / name, suspect.cgroup / name / name)
         end_groups(suspect)
-    arena.withstand(*groups)
+        if suspect.given:
+            arena.guard.await_state(suspect.scope, "protected")
+    arena.assert_nothing_gained(*groups)
 
 
 def test_hundreds_of_groups(arena: Arena) -> None:

@@ -102,9 +102,10 @@ def test_mounts_of_a_user_namespace_without_capabilities(arena: Arena) -> None:
     )
     suspect = arena.enter(args, init=f"exec /usr/bin/python3 -c '{_DROPPED}'")
     assert suspect.container is not None
-    until(lambda: (arena.node.path(f"/proc/{suspect.container.pid}/root/ready")).exists(), 20, "the mounts")
-    status = arena.node.path(f"/proc/{suspect.container.pid}/status").read_text()
+    pid = suspect.container.pid
+    until(lambda: (arena.node.path(f"/proc/{pid}/root/ready")).exists(), 20, "the mounts")
+    status = arena.node.path(f"/proc/{pid}/status").read_text()
     assert "CapBnd:\t0000000000000000" in status
-    mounts = arena.node.path(f"/proc/{suspect.container.pid}/mountinfo").read_text()
+    mounts = arena.node.path(f"/proc/{pid}/mountinfo").read_text()
     assert " /nvidia1 /dev/nvidia1 " in mounts or "/dev/nvidia1 /dev/nvidia1 " in mounts
     arena.withstand(suspect)

@@ -21,7 +21,7 @@ TIMES = 5
 
 def test_a_scope_of_the_same_name_without_devices(arena: Arena) -> None:
     """Scopes of one name, with a GPU and without in turn, under reloads and losses, too quick for the clock."""
-    names = random_name(), random_name("cri-containerd")
+    names = random_name(), random_name("nerdctl")
     with reloading(arena.node, 0.1):
         for number in range(TIMES):
             for name in names:
@@ -30,7 +30,7 @@ def test_a_scope_of_the_same_name_without_devices(arena: Arena) -> None:
                     gate.take_away(arena.node, name, GPU0)
                 arena.end(first)
                 second = arena.scope((), name)
-                assert arena.prober.open(second.cgroup, GPU0).denied
+                arena.assert_denied(second.cgroup, devices=[GPU0])
                 arena.assert_nothing_gained(second)
                 if number < TIMES - 1:
                     arena.end(second)
@@ -56,8 +56,7 @@ def test_a_container_of_the_same_id_without_devices(arena: Arena) -> None:
                 bundle.runc("delete --force")
                 config.write_text(without, encoding="utf-8")
                 bundle.make("run --detach")
-                assert arena.prober.open(bundle.cgroup, GPU0).denied
-                assert arena.prober.open(bundle.cgroup, GPU1).denied
+                arena.assert_denied(bundle.cgroup, devices=[GPU0, GPU1])
                 if _ < TIMES - 1:
                     bundle.runc("delete --force")
         assert bare.id not in node.run(["runc", "list", "--quiet"]).stdout
