@@ -27,6 +27,10 @@ from gpuguard.model.majors import DeviceNumber
 from gpuguard.model.nvidia_request import ALL, Honoured
 from gpuguard.model.rule import Rule
 
+# The hook itself loads the driver and makes nodes that are missing (load-kmods, src/nvc.c), after the specification was
+# written: as for the first container after a boot. Such a node may have been given; only a mount can tell. Seconds.
+LOADING = 30.0
+
 # "video" needs CUDA's libraries, and these their devices.
 _NEED_UVM = frozenset({"compute", "video"})
 
@@ -53,12 +57,18 @@ class Translation:
 
 
 def translate(request: Honoured, inventory: GpuInventory, started: float) -> Translation:
-    """Put a request in numbers. `started` is when the container was, in seconds since the epoch."""
-    work = _Work(inventory, started, request.manages_mig)
+    """Put a request in numbers. `started` is when its specification was written, in seconds since the epoch."""
+    work = _translated(request, inventory, started)
+    late = _translated(request, inventory, started + LOADING)
+    possible = frozenset(work.exact | work.possible | late.exact | late.possible)
+    return Translation(frozenset(work.exact), possible, tuple(work.unknown), bool(request.root))
+
+
+def _translated(request: Honoured, inventory: GpuInventory, by: float) -> _Work:
+    """Translate with the nodes that were made until a moment."""
+    work = _Work(inventory, by, request.manages_mig)
     work.control(request.capabilities)
-    by_nodes = inventory.gpus is None and (
-        _all_named(request.devices) or _all_counted(request.devices, inventory, started)
-    )
+    by_nodes = inventory.gpus is None and (_all_named(request.devices) or _all_counted(request.devices, inventory, by))
     if by_nodes:
         work.exact.update(work.rules(inventory.gpu_nodes().values()))
     else:
@@ -66,8 +76,7 @@ def translate(request: Honoured, inventory: GpuInventory, started: float) -> Tra
             work.device(device)
     if request.manages_mig:
         work.unknown.append("rights to manage MIG are not taken from a request")
-    possible = frozenset(work.possible | work.exact)
-    return Translation(frozenset(work.exact), possible, tuple(work.unknown), bool(request.root))
+    return work
 
 
 def granted(
@@ -117,10 +126,12 @@ class _Work:
             paths.extend(UVM_NODES)
         if "display" in capabilities:
             paths.append(MODESET_NODE)
-        found = list(self.rules(paths))
-        self.exact.update(found)
-        if len(found) < len(paths):
-            self.unknown.append("not all of the driver's control nodes are in /dev as at the container's start")
+        for path in paths:
+            found = list(self.rules([path]))
+            self.exact.update(found)
+            # The hook leaves out what is not there, but for nvidiactl, without which it fails.
+            if not found and (path in self.inventory.nodes or path == CONTROL_NODE):
+                self.unknown.append(f"{path} is not there as at the container's start")
 
     def device(self, device: str) -> None:
         name = device.lower()

@@ -9,13 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuguard.model.gpu_inventory import GpuInventory, MigInstance, Node, rule_number
-from gpuguard.model.gpu_translation import Translation, granted, translate
+from gpuguard.model.gpu_translation import LOADING, Translation, granted, translate
 from gpuguard.model.majors import DeviceNumber, Majors
 from gpuguard.model.nvidia_request import Honoured
 from gpuguard.model.rule import CHAR, Access, Rule
 from gpuguard.model.toolkit import CAPABILITIES
 from tests.model.gpus import CAPS, DRIVER, MADE, STARTED, UVM, gpu, inventory, nodes, rules, uuid
 
+LATER = STARTED + LOADING + 1
 UTILITY = frozenset({"utility"})
 CONTROL = rules("195:255")
 # The order of addresses is another one than that of minors, as on real boards.
@@ -130,16 +131,33 @@ class TestComings:
     @pytest.mark.invariant(1)
     def test_a_node_of_later_was_not_given(self) -> None:
         """Neither for certain nor possibly."""
-        found = with_node(HOST, "/dev/nvidia0", made=STARTED + 1)
+        found = with_node(HOST, "/dev/nvidia0", made=LATER)
         assert doubted(found, "all") == (rules("195:1", "195:2"), frozenset())
         assert gpus(translate(ask(uuid(0)), found, STARTED)) == (frozenset(), frozenset())
+
+    @pytest.mark.invariant(1)
+    def test_a_node_of_the_hooks_own_making(self) -> None:
+        """Of the first container after a boot: given if it is mounted, and not for certain."""
+        young = {path: node._replace(made=STARTED + 2) for path, node in HOST.nodes.items()}
+        found = replace(HOST, nodes=young)
+        translation = translate(ask("1"), found, STARTED)
+        assert translation.exact == frozenset()
+        assert translation.possible >= CONTROL | rules("195:0")
+        mounted = frozenset({DeviceNumber(CHAR, 195, 255), DeviceNumber(CHAR, 195, 0)})
+        assert granted(translation, mounted)[0] == CONTROL | rules("195:0")
+        assert granted(translation, None)[0] == frozenset()
+
+    def test_what_is_not_there_is_left_out(self) -> None:
+        """A host without nvidia-modeset has nothing to give for a display."""
+        found = replace(HOST, nodes={path: node for path, node in HOST.nodes.items() if "modeset" not in path})
+        assert translate(ask(capabilities=frozenset({"display"})), found, STARTED) == Translation(CONTROL, CONTROL)
 
     @pytest.mark.invariant(1)
     @pytest.mark.parametrize(
         "found",
         [
             with_node(HOST, "/dev/nvidia3", minor=3),
-            with_node(HOST, "/dev/nvidia3", minor=3, made=STARTED + 1),
+            with_node(HOST, "/dev/nvidia3", minor=3, made=LATER),
             replace(HOST, nodes={path: node for path, node in HOST.nodes.items() if path != "/dev/nvidia0"}),
         ],
     )
@@ -292,7 +310,7 @@ class TestSilent:
     @pytest.mark.invariant(1)
     def test_a_node_of_later(self) -> None:
         """It was not given; with it indexes say nothing."""
-        found = with_node(SILENT, "/dev/nvidia2", minor=2, made=STARTED + 1)
+        found = with_node(SILENT, "/dev/nvidia2", minor=2, made=LATER)
         assert translated(found, "all") == (rules("195:0", "195:1"), frozenset())
         assert doubted(found, "0", "1", "2") == (frozenset(), rules("195:0", "195:1"))
 
@@ -344,7 +362,7 @@ _HOSTS = st.builds(
     nodes=st.builds(
         lambda given, made: {**given, **made},
         st.sampled_from([{}, MIG.nodes]),
-        st.dictionaries(_PATHS, st.builds(Node, _NUMBERS, st.sampled_from([MADE, STARTED + 1])), max_size=4),
+        st.dictionaries(_PATHS, st.builds(Node, _NUMBERS, st.sampled_from([MADE, STARTED + 1, LATER])), max_size=4),
     ),
     majors=st.sampled_from([Majors(MEM), Majors(MEM | DRIVER), Majors(MEM | {(CHAR, 195, "other")})]),
 )
@@ -370,8 +388,10 @@ def test_no_wildcard_and_nothing_but_old_nodes(
     request = Honoured(tuple(devices), capabilities, "", manages_mig=manages)
     translation = translate(request, host, STARTED)
     old = {node.number for node in host.nodes.values() if node.made <= STARTED}
-    for rule in translation.possible | translation.exact:
-        assert rule_number(rule) in old
+    loaded = {node.number for node in host.nodes.values() if node.made < LATER}
+    assert all(rule_number(rule) in old for rule in translation.exact)
+    for rule in translation.possible:
+        assert rule_number(rule) in loaded
         assert rule.access == Access.RW
         assert rule.kind == CHAR
         assert rule.major in {195, UVM, CAPS}
