@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Optional
@@ -14,6 +15,7 @@ from tests.e2e.gpuguard import Gpuguard
 from tests.lab import hook
 from tests.lab.containerd import NAMESPACE, POD, Containerd, Nerdctl
 from tests.lab.containers import Container, Crun, Engine
+from tests.lab.crio import Crio
 from tests.lab.devices import GPU0, GPU1
 from tests.lab.node import Node
 from tests.lab.nspawn import Nspawn
@@ -40,6 +42,33 @@ class Payload:
     ) -> Payload:
         """Return one of an engine's."""
         return cls(container.scope, container.cgroup, runtime, container.id, container.name, namespace, pod)
+
+
+@pytest.fixture
+def nerdctl(containerd: Containerd) -> Iterator[Nerdctl]:
+    """Return what names containers as nerdctl does; they are removed after the test."""
+    found = Nerdctl(containerd.node)
+    yield found
+    found.clear()
+
+
+@pytest.fixture
+def crio(node: Node) -> Iterator[Crio]:
+    """Return what leaves containers as CRI-O does; they are removed after the test."""
+    reason = Crio.why_not()
+    if reason is not None:
+        pytest.skip(reason)
+    found = Crio(node)
+    yield found
+    found.clear()
+
+
+@pytest.fixture
+def plain(node: Node) -> Iterator[Scope]:
+    """Return a scope that is named as no container's is; it ends with the test."""
+    scope = Scope(node, "training.scope", ("/dev/null rwm", "char-pts rwm"), "strict")
+    yield scope
+    scope.stop()
 
 
 def lose(node: Node, payload: Payload) -> None:
@@ -102,14 +131,20 @@ def test_containerd_with_a_pods_container(containerd: Containerd, launch: Launch
     assert_done_by(guard, *usual(containerd.node))
 
 
-def test_names_of_nerdctl(containerd: Containerd, launch: Launch, prober: Prober) -> None:
+def test_names_of_nerdctl(nerdctl: Nerdctl, launch: Launch, prober: Prober) -> None:
     """A container that is named as nerdctl's are has its name; containerd's namespace is none of Kubernetes'."""
-    nerdctl = Nerdctl(containerd.node)
     payload = Payload.of(nerdctl.run("trainer", [GPU0]), "nerdctl")
     guard = launch().start()
     assert_healed(guard, prober, payload)
     assert_recognised(guard, payload)
-    nerdctl.clear()
+
+
+def test_notes_of_crio(crio: Crio, launch: Launch, prober: Prober) -> None:
+    """A container that is named, noted and kept on disk as CRI-O's are has its name, its pod and its namespace."""
+    payload = Payload.of(crio.run("trainer", [GPU0]), "cri-o", NAMESPACE, POD)
+    guard = launch().start()
+    assert_healed(guard, prober, payload)
+    assert_recognised(guard, payload)
 
 
 def test_podman_with_crun(crun: Crun, launch: Launch, prober: Prober) -> None:
@@ -144,16 +179,14 @@ def test_podman_in_a_service_on_v2(split: Split, launch: Launch, prober: Prober)
     assert_done_by(guard)
 
 
-def test_plain_unit(node: Node, launch: Launch, prober: Prober) -> None:
+def test_plain_unit(plain: Scope, launch: Launch, prober: Prober) -> None:
     """A unit that the configuration names is guarded under its own name."""
-    scope = Scope(node, "training.scope", ("/dev/null rwm", "char-pts rwm"), "strict")
-    hook.allow(scope.cgroup, GPU0)
-    payload = Payload(scope.name, scope.cgroup, "systemd", scope.name)
+    hook.allow(plain.cgroup, GPU0)
+    payload = Payload(plain.name, plain.cgroup, "systemd", plain.name)
     guard = launch(scopes={"units": ["train*.scope"]}).start()
     assert_healed(guard, prober, payload)
     assert_recognised(guard, payload)
-    assert_done_by(guard, *usual(node))
-    scope.stop()
+    assert_done_by(guard, *usual(plain.node))
 
 
 def test_machine(nspawn: Nspawn, launch: Launch, prober: Prober) -> None:
