@@ -1,0 +1,142 @@
+"""Containers that lost their devices before gpuguard's first start are cured from what their runtime wrote of them.
+
+On cgroup v1 nothing else tells what they had. On cgroup v2 the runtime's own program still does: there it is as good as
+seen ("ledger"), and nothing need be derived.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import Callable
+
+import pytest
+
+from tests.e2e import gate
+from tests.e2e.cold_start import ASKED, GIVEN, MARGIN, assert_cured, entitled, explain, lose
+from tests.e2e.conftest import Launch
+from tests.e2e.gpuguard import Gpuguard
+from tests.lab.containers import Container, Docker, Engine
+from tests.lab.devices import GPU0, GPU1, Device
+from tests.lab.node import Node
+from tests.lab.nvidia import toolkit
+from tests.lab.nvidia.driver import Driver, Inventory, uuid
+from tests.lab.prober import Prober
+
+GPU2 = Device("/dev/nvidia2", 195, 2)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _toolkit(node: Node) -> None:
+    toolkit.install(node)
+
+
+@pytest.fixture(autouse=True)
+def driver(node: Node) -> Iterator[Driver]:
+    """Return the node's driver; the toolkit is configured as it comes."""
+    toolkit.configure(node)
+    with Driver(node) as made:
+        yield made
+
+
+@pytest.fixture(params=["run", "repair"])
+def cure(request: pytest.FixtureRequest, launch: Launch) -> Callable[[Container], Gpuguard]:
+    """Return each way to have gpuguard look at a container for the first time: the daemon, the command alone."""
+
+    def cure(container: Container) -> Gpuguard:
+        guard = launch()
+        if request.param == "run":
+            guard.start().await_state(container.scope, "protected")
+        else:
+            done = guard.run("repair")
+            assert done.returncode == 0, done.stdout + done.stderr
+        return guard
+
+    return cure
+
+
+@pytest.mark.invariant(1)
+def test_devices_of_the_specification(engine: Engine, prober: Prober, cure: Callable[[Container], Gpuguard]) -> None:
+    """What --device gave, and this runc has not told systemd of, comes back from the specification, as it was."""
+    container = engine.run("specified", GIVEN)
+    before = gate.rules(container.cgroup)
+    lose(prober, container, GIVEN)
+    guard = cure(container)
+    assert_cured(guard, prober, container, GIVEN, "spec")
+    assert gate.rules(container.cgroup) == before
+
+
+@pytest.mark.cgroup("v1")
+def test_stripped_by_hand(engine: Engine, prober: Prober, launch: Launch) -> None:
+    """It does not matter who took it: what the specification says comes back, and the sources are named."""
+    container = engine.run("stripped", GIVEN)
+    for device in GIVEN:
+        gate.take_away(engine.node, container.scope, device)
+    assert prober.denied(container.cgroup, GIVEN) == [device.path for device in GIVEN]
+    guard = launch().start()
+    guard.await_state(container.scope, "protected")
+    assert_cured(guard, prober, container, GIVEN, "spec")
+    explained = explain(guard, container)
+    assert explained["bundle"].endswith("config.json")
+    [gpu] = [rule for rule in explained["rules"] if rule["device"] == GPU0.rule]
+    assert any(source.startswith("spec: ") for source in gpu["sources"])
+
+
+@pytest.mark.invariant(1)
+@pytest.mark.parametrize("visible", ["0", uuid(0)], ids=["number", "UUID"])
+def test_request_that_the_hook_fulfilled(
+    engine: Engine, prober: Prober, cure: Callable[[Container], Gpuguard], visible: str
+) -> None:
+    """What NVIDIA's hook gave on request comes back, with the hook's access: GPU 0 and the control nodes."""
+    container = engine.run("requested", args=toolkit.options(engine, visible=visible))
+    before = gate.rules(container.cgroup)
+    lose(prober, container, ASKED)
+    guard = cure(container)
+    assert_cured(guard, prober, container, ASKED, "env")
+    assert gate.rules(container.cgroup) == before
+    assert prober.open(container.cgroup, GPU1).denied
+
+
+def test_request_of_dockers_own(docker: Docker, prober: Prober, launch: Launch) -> None:
+    """So it is with Docker's --gpus, which puts NVIDIA's hook into the specification itself."""
+    container = docker.run("gpus", args=["--gpus=device=0"])
+    lose(prober, container, ASKED)
+    guard = launch().start()
+    guard.await_state(container.scope, "protected")
+    assert_cured(guard, prober, container, ASKED, "env")
+
+
+def test_request_for_control_nodes_alone(engine: Engine, prober: Prober, launch: Launch) -> None:
+    """Who asks for `none` gets the driver without a GPU, and that back."""
+    container = engine.run("control", args=toolkit.options(engine, visible="none"))
+    lose(prober, container, ASKED[1:])
+    guard = launch().start()
+    guard.await_state(container.scope, "protected")
+    assert_cured(guard, prober, container, ASKED[1:], "env")
+
+
+@pytest.mark.cgroup("v1")
+@pytest.mark.invariant(1)
+def test_request_for_all_of_what_there_was(engine: Engine, prober: Prober, launch: Launch, driver: Driver) -> None:
+    """`all` are those that the container got, which its mounts tell: not a GPU that the host got since."""
+    container = engine.run("all-of-them", args=toolkit.options(engine, visible="all"))
+    lose(prober, container, [GPU0, GPU1, *ASKED[1:]])
+    driver.load(Inventory((0, 1, 2)))
+    guard = launch().start()
+    guard.await_rounds()
+    time.sleep(MARGIN)
+    assert prober.open(container.cgroup, GPU2).denied
+    assert GPU2.rule not in entitled(guard, container)
+    assert prober.denied(container.cgroup, [GPU0, GPU1]) == []
+
+
+@pytest.mark.cgroup("v1")
+@pytest.mark.invariant(1)
+def test_mounts_that_the_hook_did_not_make(engine: Engine, prober: Prober, launch: Launch) -> None:
+    """A mount that the user asked for adds nothing to the request: GPU 1 stays closed."""
+    wish = f"--volume={GPU1.path}:{GPU1.path}"
+    container = engine.run("wishes", args=toolkit.options(engine, wish, visible="0"))
+    lose(prober, container, ASKED)
+    guard = launch().start()
+    guard.await_state(container.scope, "protected")
+    assert_cured(guard, prober, container, ASKED, "env")
