@@ -22,6 +22,8 @@ def run(args: argparse.Namespace) -> int:
     if lacking:
         print(f"gpuguard: {'; '.join(lacking)}: run it as root on the node itself", file=sys.stderr)
         return codes.NO_PRIVILEGE
+    # Where rich is installed structlog loads it, for tracebacks in colour that nothing here prints: 3 MB.
+    sys.modules["rich"] = None  # type: ignore[assignment]  # how Python is told that there is none
     from gpuguard import daemon  # noqa: PLC0415 - the daemon's libraries are slow to import
 
     daemon.run(settings, args.config, observe_only=args.observe_only)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
-import platform
 import resource
 import struct
 
@@ -67,7 +66,7 @@ def _short_slice(nice: int) -> None:
 
     Older kernels take no notice. sched_setattr(2), and Documentation/scheduler/sched-eevdf.rst.
     """
-    number = _SCHED_SETATTR.get(platform.machine())
+    number = _SCHED_SETATTR.get(os.uname().machine)
     if number is not None:
         attributes = _ATTRIBUTES.pack(_ATTRIBUTES.size, os.SCHED_OTHER, _RESET_ON_FORK, nice, 0, _SLICE, 0, 0)
         ctypes.CDLL(None).syscall(number, 0, attributes, 0)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
-
 
 class Backoff:
     """Counts repairs of one scope: the last of `max_repairs` within `window` seconds begins a `pause`.
@@ -14,7 +12,8 @@ class Backoff:
     def __init__(self, max_repairs: int, window: float, pause: float) -> None:
         self._window = window
         self.pause = pause
-        self._repairs: deque[float] = deque(maxlen=max_repairs)
+        self._max_repairs = max_repairs
+        self._repairs: tuple[float, ...] = ()
         self.until = 0.0
 
     def may_repair(self, now: float) -> bool:
@@ -23,7 +22,6 @@ class Backoff:
 
     def repaired(self, now: float) -> None:
         """Count a repair; begin the pause with the last one that is allowed."""
-        self._repairs.append(now)
-        if len(self._repairs) == self._repairs.maxlen and now - self._repairs[0] < self._window:
-            self.until = now + self.pause
-            self._repairs.clear()
+        self._repairs = (*self._repairs, now)[-self._max_repairs :]
+        if len(self._repairs) == self._max_repairs and now - self._repairs[0] < self._window:
+            self.until, self._repairs = now + self.pause, ()

@@ -6,6 +6,7 @@ systemd 252 writes.
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -97,7 +98,13 @@ def declared_rules(policy: DevicePolicy, entries: Sequence[DeviceAllow], facts: 
     rules = set(standard_rules(policy, entries))
     for entry in entries:
         rules |= resolve(entry, facts)
-    return RuleSet(frozenset(rules))
+    return _shared(frozenset(rules))
+
+
+@functools.lru_cache(maxsize=256)
+def _shared(rules: frozenset[Rule]) -> RuleSet:
+    """Return one and the same set for equal rules: most units of a node have one of a few lists."""
+    return RuleSet(rules)
 
 
 def spell(rule: Rule, facts: NodeFacts) -> Optional[DeviceAllow]:

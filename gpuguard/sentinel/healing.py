@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 
 from gpuguard.model.process import INIT, Role
-from gpuguard.model.revocation import on_purpose
+from gpuguard.model.purpose import on_purpose
 from gpuguard.model.rule import Rule
 from gpuguard.sentinel.lists import Missing, known
 from gpuguard.sentinel.reflex import Reflex

@@ -5,7 +5,7 @@ Each raises what Bus.call() raises, and BusError for an answer that makes no sen
 
 from __future__ import annotations
 
-import asyncio
+import functools
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -24,6 +24,8 @@ PROPERTIES = "org.freedesktop.DBus.Properties"
 # systemd answers nothing while it reloads, which takes seconds on a node with thousands of units.
 DECLARE_TIMEOUT = 90.0
 
+_OF_UNIT = ("LoadState", "ActiveState", "Transient", "InvocationID", "FragmentPath", "ActiveEnterTimestampMonotonic")
+_OF_KIND = ("ControlGroup", "DevicePolicy", "DeviceAllow", "BPFProgram")
 _VERSION = re.compile(r"(?:systemd )?v?(\d+)")
 _LIVE = ["active", "reloading", "activating", "deactivating"]
 
@@ -53,14 +55,17 @@ class Manager:
             raise NoSuchUnitError("a unit's name is empty: systemd would answer for gpuguard's own unit")
         [path] = await self._call(MANAGER, "GetUnit", "s", [name])
         kind = name.rpartition(".")[2].capitalize()  # its properties are at …systemd1.Scope, …systemd1.Service, …
-        [unit], [typed] = await asyncio.gather(
-            self._call(PROPERTIES, "GetAll", "s", ["org.freedesktop.systemd1.Unit"], path=path),
-            self._call(PROPERTIES, "GetAll", "s", [f"org.freedesktop.systemd1.{kind}"], path=path),
-        )
+        unit = await self._properties(path, "Unit", _OF_UNIT)
+        typed = await self._properties(path, kind, _OF_KIND)
         try:
             return _unit_properties(name, unit, typed)
         except (TypeError, ValueError) as error:
             raise BusError(f"systemd's answer about {name} cannot be read: {error}") from error
+
+    async def _properties(self, path: str, kind: str, names: Sequence[str]) -> dict[str, Any]:
+        """Return some of a unit's properties: a hundred others must not wait in memory for the next answer."""
+        [every] = await self._call(PROPERTIES, "GetAll", "s", [f"{SYSTEMD}.{kind}"], path=path)
+        return {name: every[name] for name in names if name in every}
 
     async def allow_devices(self, name: str, entries: Iterable[DeviceAllow]) -> None:
         """Add entries to a unit's DeviceAllow, which systemd keeps and applies at once. Repeating is harmless.
@@ -125,9 +130,15 @@ def _unit_properties(name: str, unit: Mapping[str, Any], typed: Mapping[str, Any
         transient=unit.get("Transient", False),
         invocation=bytes(unit.get("InvocationID", b"")).hex(),
         policy=DevicePolicy(typed.get("DevicePolicy", "auto")),
-        device_allow=tuple(DeviceAllow(path, Access.parse(access)) for path, access in typed.get("DeviceAllow", [])),
+        device_allow=tuple(_entry(path, access) for path, access in typed.get("DeviceAllow", [])),
         # BPFProgram= came with systemd 249.
         bpf_device_program=any(kind == "device" for kind, _ in typed.get("BPFProgram", [])),
         fragment=unit.get("FragmentPath", ""),
         started_usec=unit.get("ActiveEnterTimestampMonotonic", 0),
     )
+
+
+@functools.lru_cache(maxsize=1024)
+def _entry(path: str, access: str) -> DeviceAllow:
+    """Return one and the same entry for equal texts: most units of a node have the same ones."""
+    return DeviceAllow(path, Access.parse(access))

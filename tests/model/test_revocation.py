@@ -6,17 +6,13 @@ from dataclasses import replace
 from typing import Optional
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from gpuguard.model.entitlement import Entitlement
 from gpuguard.model.process import Process
-from gpuguard.model.revocation import granted, on_purpose, revoked, self_given
-from gpuguard.model.rule import Rule
+from gpuguard.model.revocation import granted, revoked, self_given
 from gpuguard.model.ruleset import RuleSet
 from gpuguard.model.write import Write
 from tests.model.looks import GROUP, SCOPE, guarded, rules
-from tests.model.strategies import CLOSE_RULES
 
 SYSTEMD = Process(1, "systemd", "/usr/lib/systemd/systemd", native=True)
 RUNC = Process(40, "runc", "/usr/bin/runc", control_group="/system.slice/docker.service", native=True)
@@ -73,23 +69,6 @@ class TestTaken:
         """The sentinel has judged it a loss: there is nothing to respect."""
         taken = Write(GROUP, 7, 5.0, True, ADMIN, restored=rules(GPUS[0]), whole_at=5.1)  # noqa: FBT003
         assert revoked(taken, entitled(*GPUS)) == frozenset()
-
-    def test_a_list_that_is_not_known(self) -> None:
-        """Without the list before or after nothing can be told."""
-        known = RuleSet.of(*BASICS, *GPUS)
-        assert on_purpose(ADMIN, None, known, rules(*GPUS)) == frozenset()
-        assert on_purpose(ADMIN, known, None, rules(*GPUS)) == frozenset()
-        assert on_purpose(ADMIN, RuleSet(unrestricted=True), RuleSet.of(*BASICS), rules(*GPUS)) == frozenset()
-
-    @given(st.frozensets(CLOSE_RULES), st.frozensets(CLOSE_RULES), st.frozensets(CLOSE_RULES))
-    def test_only_what_was_there_and_is_not(
-        self, before: frozenset[Rule], after: frozenset[Rule], owed: frozenset[Rule]
-    ) -> None:
-        """Whatever the lists: nothing is taken that is still in force, that was not there, or that nobody is owed."""
-        for rule in on_purpose(ADMIN, RuleSet(before), RuleSet(after), owed):
-            assert rule in owed
-            assert RuleSet(before).covers(rule)
-            assert not RuleSet(after).covers(rule)
 
 
 class TestGiven:
