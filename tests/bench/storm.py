@@ -87,7 +87,7 @@ def measure(node: Node, units: int, count: int, reloads: int, seconds: float) ->
     )
     rows = [[name, *_times(one), *(f"{told:,.0f}" for told in one.told.values())] for name, one in found.items()]
     times = table(f"Medians, longest; {count * reloads:,} losses there were", took, rows)
-    cost = ("class", "CPU idle", "in the storm", "s per reload", "PSS MiB before", "after", "RSS MiB before", "after")
+    cost = ("class", "CPU idle", "in the storm", "s per reload", "PSS MB before", "after", "RSS MB before", "after")
     rows = [[name, *_cost(one, reloads)] for name, one in found.items()]
     return f"{outages}\n{times}\n{table('All processes of gpuguard together', cost, rows)}"
 
@@ -238,6 +238,6 @@ def _times(storm: _Storm) -> list[str]:
 def _cost(storm: _Storm, reloads: int) -> list[str]:
     ran = storm.after.cpu - storm.before.cpu
     sizes = [
-        f"{size / (1 << 20):.1f}" for size in (storm.before.pss, storm.after.pss, storm.before.rss, storm.after.rss)
+        f"{size / 1e6:.1f}" for size in (storm.before.pss, storm.after.pss, storm.before.rss, storm.after.rss)
     ]
     return [f"{storm.idle:.2%}", f"{ran / storm.seconds:.0%}", f"{ran / reloads:.2f}", *sizes]
