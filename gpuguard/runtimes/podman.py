@@ -11,12 +11,13 @@ from gpuguard.model.runtime_record import Bundle, Identity
 from gpuguard.runtimes.trusted import TrustedFiles
 
 _DEFAULT = "/var/lib/containers/storage/overlay-containers"
+# The second has those that are removed at their end (--rm, as quadlets have it): seen with Podman 5.4.
+_LISTS = ("containers.json", "volatile-containers.json")
 
 
 def podman_identity(files: TrustedFiles, container_id: str, bundle: Optional[Bundle]) -> Identity:
     """Return the container's first name. Raises RuntimeFileError or SpecError."""
-    for directory in _lists(container_id, bundle):
-        path = f"{directory}/containers.json"
+    for path in _lists(container_id, bundle):
         try:
             text = files.read(path).text
         except RuntimeFileAbsentError:
@@ -38,6 +39,9 @@ def _name(text: str, container_id: str) -> Optional[str]:
 def _lists(container_id: str, bundle: Optional[Bundle]) -> Iterator[str]:
     # STORAGE/DRIVER-containers/ID/userdata/config.json
     ending = f"/{container_id}/userdata/config.json"
+    directories = [_DEFAULT]
     if bundle is not None and bundle.path.endswith(ending):
-        yield bundle.path[: -len(ending)]
-    yield _DEFAULT
+        directories.insert(0, bundle.path[: -len(ending)])
+    for directory in directories:
+        for name in _LISTS:
+            yield f"{directory}/{name}"

@@ -109,6 +109,13 @@ class TestPodman:
         tree.write("/var/lib/containers/storage/overlay-containers/containers.json", PODMAN_TEXT)
         assert find_identity(TrustedFiles(tree.root), PODMAN, None) == Identity("sleeper")
 
+    def test_a_container_that_is_removed_at_its_end(self, tree: Tree) -> None:
+        """The storage keeps a list of its own of these, which quadlets are."""
+        tree.write("/data/vfs-containers/containers.json", "[]")
+        tree.write("/data/vfs-containers/volatile-containers.json", PODMAN_TEXT)
+        path = f"/data/vfs-containers/{PODMAN_ID}/userdata/config.json"
+        assert identity(tree, PODMAN, path=path) == Identity("sleeper")
+
     @pytest.mark.parametrize("text", ["[]", '[{"id": "x", "names": ["other"]}]', f'[{{"id": "{PODMAN_ID}"}}]'])
     def test_not_in_the_list(self, tree: Tree, text: str) -> None:
         """Another container's name is not taken."""
