@@ -29,7 +29,6 @@ from gpuguard.kernel.processes import Processes
 from gpuguard.kernel.procfs import Host
 from gpuguard.kernel.start_phase import StartPhase
 from gpuguard.model.cause import SYSTEMD
-from gpuguard.model.container_group import ContainerGroup
 from gpuguard.model.process import INIT
 from gpuguard.report.metrics import Metrics
 from gpuguard.sentinel.command import command
@@ -52,6 +51,7 @@ class Assembly:
         await self.watch.close()
         await self.link.close()
         self.guard.parts.devices.close()
+        self.guard.parts.records.close()
 
 
 def assemble(  # noqa: PLR0913 - each is a fact of its own
@@ -71,10 +71,11 @@ def assemble(  # noqa: PLR0913 - each is a fact of its own
     ledger = Ledger(Path(paths.run), host.boot_id(), writable=writable)
     processes = Processes(Path(paths.proc))
     units = Units(settings.scopes)
+    records = NodeRecords(paths, guarded)
     parts = Parts(
         devices=devices,
         units=units,
-        candidates=Candidates(units, _nobody),
+        candidates=Candidates(units, records.vouches),
         observer=SystemdObserver(link, host, paths.root),
         mender=Mender(devices, link),
         guarded=guarded,
@@ -83,7 +84,7 @@ def assemble(  # noqa: PLR0913 - each is a fact of its own
         causes=Causes(systemd=processes.read(INIT) or SYSTEMD),
         sentinel=Sentinel(lambda fd: _sentinel(settings, mode, fd)),
         start_phase=StartPhase(_hierarchy(mode, Path(paths.cgroup)), Path(paths.proc)),
-        records=NodeRecords(),
+        records=records,
     )
     policy = Policy(
         enforce=enforce,
@@ -110,11 +111,6 @@ def _sentinel(settings: Settings, mode: CgroupMode, fd: int) -> list[str]:
         window=backoff.window,
         pause=backoff.pause,
     )
-
-
-def _nobody(group: ContainerGroup) -> bool:  # noqa: ARG001 - as is asked
-    """Vouch for no control group that has not a container's scope name."""
-    return False
 
 
 def _devices(mode: CgroupMode, cgroup: Path, guarded: GuardedDevices) -> DeviceControl:

@@ -52,7 +52,7 @@ def explanation(parts: Parts, scope: Scope, node: NodeStatus, paths: Paths) -> E
 
 
 def _doubts(record: RuntimeRecord) -> tuple[str, ...]:
-    return record.doubts if record.trouble is None else (record.trouble, *record.doubts)
+    return tuple(filter(None, (record.trouble, record.refusal, *record.doubts)))
 
 
 def _declaration(unit: str, declared: Declared, root: str) -> Declaration:

@@ -12,10 +12,10 @@ from gpuguard.model.rule import Rule
 from gpuguard.model.runtime_record import RuntimeRecord
 
 if TYPE_CHECKING:
-    from gpuguard.guard.parts import Parts
+    from gpuguard.guard.parts import Parts, Policy
     from gpuguard.guard.scope import Scope
 
-# Some files are written when the control group is there already. Seconds.
+# Seconds.
 _AGAIN = 1.0
 _PATIENCE = 15.0
 
@@ -23,29 +23,40 @@ _PATIENCE = 15.0
 class Records(Protocol):
     """Reads what runtimes and kernel say of a container."""
 
-    def read(self, scope: Scope) -> RuntimeRecord:
+    async def read(self, scope: Scope) -> RuntimeRecord:
         """Return what is known of the container of a scope. Raises GpuguardError."""
+
+    def close(self) -> None:
+        """Let go of what reads."""
 
 
 def due(parts: Parts, scope: Scope) -> bool:
-    """Whether the files are to be read: for the first time, again while they may be missing, or with other devices."""
+    """Whether the files are to be read: for the first time, again after the start, or with other devices."""
     now = time.monotonic()
     if scope.record.bundle is None:
+        # Some files are written when the control group is there already.
         waiting = scope.consulted - scope.known_since < _PATIENCE
         return waiting and now - scope.consulted >= _AGAIN
+    if scope.early:
+        return now - scope.consulted >= _AGAIN
     return scope.generation != parts.guarded.generation
 
 
-def consult(parts: Parts, scope: Scope) -> None:
+async def consult(parts: Parts, policy: Policy, scope: Scope) -> None:
     """Read the files where that is due. What cannot be believed says nothing, and is told."""
     if not due(parts, scope):
         return
     scope.generation, scope.consulted = parts.guarded.generation, time.monotonic()
+    # Before the container is looked at: what the hook mounted until then is seen.
+    starting = parts.start_phase.starting(scope.target.control_group)
     try:
-        scope.record = parts.records.read(scope)
+        scope.record = await parts.records.read(scope)
     except GpuguardError as error:
         parts.recorder.trouble(scope.target.control_group, error)
         scope.record = RuntimeRecord(trouble=str(error))
+    bundle = scope.record.bundle
+    young = bundle is not None and time.time() - bundle.since < policy.settle
+    scope.early = scope.record.asked and bool(starting or young)
 
 
 def stale(parts: Parts, scope: Scope) -> Mapping[Rule, str]:

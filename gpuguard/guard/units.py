@@ -9,7 +9,7 @@ from typing import Optional
 
 from gpuguard.config import Scopes
 from gpuguard.model.container_group import ContainerGroup, parse
-from gpuguard.model.scope_name import ContainerScope
+from gpuguard.model.scope_name import NSPAWN, ContainerScope
 
 UNIT_RUNTIME = "systemd"
 
@@ -29,9 +29,12 @@ class Units:
         """Return the container, None for a unit that is not guarded. A plain unit is its own container."""
         if any(fnmatchcase(unit, pattern) for pattern in self._exclude):
             return None
-        if any(fnmatchcase(unit, pattern) for pattern in self._further):
+        if self._named(unit):
             return ContainerScope.parse(unit) or ContainerScope(UNIT_RUNTIME, unit)
         return ContainerScope.parse(unit)
+
+    def _named(self, unit: str) -> bool:
+        return any(fnmatchcase(unit, pattern) for pattern in self._further)
 
     def wanted(self, unit: str) -> bool:
         """Whether a unit of this name is guarded, if it has GPU devices."""
@@ -46,7 +49,9 @@ class Units:
         container = self.container(unit)
         if container is None:
             return None
-        return ContainerGroup(control_group, unit, control_group, container, vouched=False)
+        # Virtual machines have such scopes, too; what the configuration names is the operator's word.
+        vouched = container.runtime == NSPAWN and not self._named(unit)
+        return ContainerGroup(control_group, unit, control_group, container, vouched)
 
     def excluded(self, group: ContainerGroup) -> bool:
         """Whether a container is left alone: by the name of its unit, of its control group, or of its path."""

@@ -23,13 +23,14 @@ class Requested:
     """What came of the request to NVIDIA's hook that a specification holds.
 
     `rules` were given for certain, `possible` is all that may have been; `why` says by which request and what honours
-    it; `doubts` what of it cannot be told.
+    it; `doubts` what of it cannot be told. `refusal` says why nothing was given.
     """
 
     rules: frozenset[Rule] = frozenset()
     possible: frozenset[Rule] = frozenset()
     why: str = ""
     doubts: tuple[str, ...] = ()
+    refusal: Optional[str] = None
 
 
 def derive(
@@ -37,12 +38,13 @@ def derive(
     identity: Identity,
     bundle: Optional[Bundle],
     guarded: Callable[[Rule], bool],
-    requested: Requested,
+    requested: Optional[Requested] = None,
 ) -> RuntimeRecord:
-    """Put together what is known of one container."""
+    """Put together what is known of one container; without `requested` its specification asks for nothing."""
     if bundle is None:
         return RuntimeRecord(runtime, identity)
-    spec = bundle.spec
+    spec, asked = bundle.spec, requested is not None
+    requested = requested or Requested()
     grants = () if spec.unrestricted else (*_of_spec(bundle, guarded), *_of_request(requested, guarded))
     return RuntimeRecord(
         runtime=runtime,
@@ -51,7 +53,9 @@ def derive(
         grants=grants,
         possible=RuleSet(spec.allowed | requested.possible | requested.rules, unrestricted=spec.unrestricted),
         trusted=not may_write(spec),
+        asked=asked,
         doubts=requested.doubts,
+        refusal=requested.refusal,
     )
 
 

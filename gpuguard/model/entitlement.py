@@ -14,6 +14,7 @@ from gpuguard.model.observation import Observation
 from gpuguard.model.rule import Rule
 from gpuguard.model.ruleset import RuleSet
 from gpuguard.model.runtime_record import RuntimeRecord
+from gpuguard.model.stale import drivers_of
 
 _NO_RECORD = RuntimeRecord()
 
@@ -167,8 +168,8 @@ def release(known: Entitlement, devices: frozenset[str]) -> Entitlement:
 def note_drivers(known: Entitlement, majors: Majors) -> Entitlement:
     """Note which drivers have the majors of the rules, for those of which that is not noted yet."""
     noted = {(kind, major) for kind, major, _ in known.drivers}
-    wanted = {(rule.kind, rule.major) for rule in known.rules} - noted
-    new = frozenset(driver for driver in majors.drivers if driver[:2] in wanted)
+    rules = [rule for rule in known.rules if (rule.kind, rule.major) not in noted]
+    new = drivers_of(rules, majors)
     return replace(known, drivers=known.drivers | new) if new else known
 
 

@@ -58,7 +58,8 @@ class RuntimeRecord:
     `runtime` is who made it, "" where only its cgroup tells. `grants` is what it was given for certain; `possible` all
     that its runtime and hooks may have given, None where that cannot be told. `trusted`: the container has no right to
     write device rules itself (no CAP_SYS_ADMIN), so that what is in force was given from outside; None: cannot be told.
-    `doubts` say what was asked for and is not granted, and why; `trouble` why nothing can be told.
+    `asked`: NVIDIA's hook is in its specification. `doubts` say what it may have been given for that, which cannot be
+    told; `refusal` why it was given nothing for it. `trouble` says why nothing can be told.
     """
 
     runtime: str = ""
@@ -67,7 +68,9 @@ class RuntimeRecord:
     grants: tuple[Grant, ...] = ()
     possible: Optional[RuleSet] = None
     trusted: Optional[bool] = None
+    asked: bool = False
     doubts: tuple[str, ...] = ()
+    refusal: Optional[str] = None
     trouble: Optional[str] = None
 
     @property

@@ -19,17 +19,16 @@ from tests.model.strategies import CLOSE_RULES
 
 WHERE = "/run/bundle/config.json"
 WHO = Identity("trainer")
-NOBODY = Requested()
 
 
-def made(spec: OciSpec, requested: Requested = NOBODY) -> RuntimeRecord:
+def made(spec: OciSpec, requested: Optional[Requested] = None) -> RuntimeRecord:
     """Derive from a specification."""
     return derive("docker", WHO, Bundle(WHERE, spec, 1.0), guarded, requested)
 
 
 def test_without_a_bundle_nothing_is_known() -> None:
     """Who it is may be known all the same."""
-    assert derive("docker", WHO, None, guarded, NOBODY) == RuntimeRecord("docker", WHO)
+    assert derive("docker", WHO, None, guarded) == RuntimeRecord("docker", WHO)
 
 
 def test_the_guarded_rules_of_the_specification() -> None:
@@ -67,6 +66,14 @@ def test_a_request_comes_after_the_specification() -> None:
     assert record.doubts == ("of 1:1 nobody knows",)
     assert record.possible is not None
     assert record.possible.covers(Rule.parse("c 1:1 rw"))
+
+
+@pytest.mark.invariant(1)
+def test_a_request_that_was_refused() -> None:
+    """What the hook was asked for and did not give is said, and granted to nobody."""
+    record = made(OciSpec(), Requested(refusal="its toolkit does not take that"))
+    assert (record.asked, record.grants, record.refusal) == (True, (), "its toolkit does not take that")
+    assert not made(OciSpec()).asked
 
 
 @pytest.mark.invariant(9)
