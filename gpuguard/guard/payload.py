@@ -11,6 +11,8 @@ from gpuguard.errors import GpuguardError
 from gpuguard.guard.parts import Parts
 from gpuguard.guard.scope import Scope
 from gpuguard.model.device_list import Payload
+from gpuguard.model.rule import Access, Rule
+from gpuguard.model.ruleset import RuleSet
 from gpuguard.model.write import Write
 
 
@@ -35,9 +37,24 @@ def of_the_container(parts: Parts, scope: Scope, write: Write) -> Write:
         return replace(write, control_group=target.control_group, inode=target.inode)
     if scope.payload is None:
         return write
-    after = None
+    before, after = scope.effective, None
     try:
         after = parts.devices.read(target.control_group, scope.owed).rules
     except GpuguardError as error:
         parts.recorder.trouble(target.control_group, error)
-    return replace(write, before=scope.effective, after=after, restored=frozenset(), whole_at=None)
+    if before is not None and not before.unrestricted and scope.outage is None:
+        # A look may have come between, and seen what is missing now.
+        before = RuleSet(before.rules | scope.owed)
+        after = None if after is None else _without_side_effects(before, after, scope.owed)
+    return replace(write, before=before, after=after, restored=frozenset(), whole_at=None)
+
+
+def _without_side_effects(before: RuleSet, after: RuleSet, owed: frozenset[Rule]) -> RuleSet:
+    """Return what is left when one device is denied, and what the kernel takes for that as well.
+
+    A scope that allows by default and denies one device does not have all of `c *:* m` any more, whereupon the kernel
+    takes that rule from the groups below (revalidate_active_exceptions).
+    """
+    lost = [replace(rule, access=Access.RWM) for rule in after.missing(owed)]
+    others = after.missing(before.rules) - owed
+    return RuleSet(after.rules.union(rule for rule in others if any(map(rule.meet, lost))))

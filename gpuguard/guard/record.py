@@ -252,7 +252,7 @@ class Recorder:
 
     def restored_below(self, scope: Scope, rules: Iterable[Rule], groups: Sequence[str]) -> None:
         """Tell which control groups that the container has made got back what it had lost."""
-        fields = {**self._fields(scope), "devices": self._names(rules)}
+        fields = {**self._fields(scope), "devices": list(dict.fromkeys(self._names(rules)))}
         names = [clean(name) for name in groups[:_MOST_GROUPS]]
         more = [f"{len(groups) - _MOST_GROUPS} more"] if len(groups) > _MOST_GROUPS else []
         emit(self.log, KINDS.restored_below, **fields, groups=names + more)
