@@ -46,7 +46,7 @@ def explanation(parts: Parts, scope: Scope, node: NodeStatus, paths: Paths) -> E
         trouble=view.trouble if view is not None else None,
         verdict=scope.verdict,
         plan=scope.plan,
-        bundle=scope.record.bundle.path if scope.record.bundle is not None else None,
+        bundle=scope.record.path,
         doubts=_doubts(scope.record),
     )
 

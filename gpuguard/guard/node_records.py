@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -43,6 +44,7 @@ class NodeRecords:
         self._inits = ContainerInits(self._proc, self._dev)
         self._inventory: Optional[GpuInventory] = None
         self._generation = -1
+        self._read_at = 0.0
         # A file may be on a slow disk. One thread: what hangs must not take another one each time.
         self._reader = ThreadPoolExecutor(1, thread_name_prefix="records")
 
@@ -81,7 +83,7 @@ class NodeRecords:
             unknown = request.trouble is not None or toolkit.changed > bundle.since
             return Requested(doubts=(asked,)) if unknown else Requested(refusal=asked)
         try:
-            inventory = await self._gpus()
+            inventory = await self._gpus(bundle.since)
         except (CgroupUnreadableError, RuntimeFileError) as error:
             return Requested(doubts=(str(error),))
         found = translate(asked, inventory, bundle.since)
@@ -98,13 +100,15 @@ class NodeRecords:
             return None
         return corroborated(first, bundle.spec, dev, {path: node.number for path, node in inventory.nodes.items()})
 
-    async def _gpus(self) -> GpuInventory:
-        """Return the GPUs of the host, read anew when devices have come or gone.
+    async def _gpus(self, since: float) -> GpuInventory:
+        """Return the GPUs of the host as they were not before `since`, and not before devices have come or gone.
 
         Raises CgroupUnreadableError, RuntimeFileError.
         """
         generation = self._guarded.generation
-        if self._inventory is None or generation != self._generation:
+        # MIG instances are made without a word, and are there before a container that has them.
+        if self._inventory is None or generation != self._generation or self._read_at < since:
+            self._read_at = time.time()
             self._inventory = await self._read("NVIDIA's driver", read_inventory, self._proc, self._dev)
             self._generation = generation
         return self._inventory

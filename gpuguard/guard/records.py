@@ -33,7 +33,7 @@ class Records(Protocol):
 def due(parts: Parts, scope: Scope) -> bool:
     """Whether the files are to be read: for the first time, again after the start, or with other devices."""
     now = time.monotonic()
-    if scope.record.bundle is None:
+    if scope.record.path is None:
         # Some files are written when the control group is there already.
         waiting = scope.consulted - scope.known_since < _PATIENCE
         return waiting and now - scope.consulted >= _AGAIN
@@ -43,7 +43,7 @@ def due(parts: Parts, scope: Scope) -> bool:
 
 
 async def consult(parts: Parts, policy: Policy, scope: Scope) -> None:
-    """Read the files where that is due. What cannot be believed says nothing, and is told."""
+    """Read the files where that is due. What cannot be believed says nothing, and is told if it stays so."""
     if not due(parts, scope):
         return
     scope.generation, scope.consulted = parts.guarded.generation, time.monotonic()
@@ -52,10 +52,10 @@ async def consult(parts: Parts, policy: Policy, scope: Scope) -> None:
     try:
         scope.record = await parts.records.read(scope)
     except GpuguardError as error:
-        parts.recorder.trouble(scope.target.control_group, error)
         scope.record = RuntimeRecord(trouble=str(error))
-    bundle = scope.record.bundle
-    young = bundle is not None and time.time() - bundle.since < policy.settle
+        if scope.consulted - scope.known_since >= _PATIENCE:
+            parts.recorder.trouble(scope.target.control_group, error)
+    young = time.time() - scope.record.since < policy.settle
     scope.early = scope.record.asked and bool(starting or young)
 
 

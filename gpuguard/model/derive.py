@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from typing import Optional
 
 from gpuguard.model.grant import Grant, Source
-from gpuguard.model.majors import DeviceNumber
 from gpuguard.model.oci_spec import OciSpec
-from gpuguard.model.rule import Rule
+from gpuguard.model.rule import Access, Rule
 from gpuguard.model.ruleset import RuleSet
 from gpuguard.model.runtime_record import Bundle, Identity, RuntimeRecord
 
@@ -49,7 +48,9 @@ def derive(
     return RuntimeRecord(
         runtime=runtime,
         identity=identity,
-        bundle=bundle,
+        path=bundle.path,
+        since=bundle.since,
+        nodes={path: number for path, number in spec.nodes.items() if guarded(Rule(*number, Access.RW))},
         grants=grants,
         possible=RuleSet(spec.allowed | requested.possible | requested.rules, unrestricted=spec.unrestricted),
         trusted=not may_write(spec),
@@ -71,16 +72,12 @@ def may_write(spec: OciSpec) -> bool:
 
 
 def _of_spec(bundle: Bundle, guarded: Callable[[Rule], bool]) -> Iterator[Grant]:
-    paths = {number: path for path, number in bundle.spec.nodes.items()}
     # A pod's user can choose an annotation: it says where the rules come from, and gives nothing.
     asked = sorted(value[:_LONGEST] for key, value in bundle.spec.annotations.items() if key.startswith(_CDI))
     cdi = f" (CDI: {', '.join(asked)})" if asked else ""
     for rule in sorted(bundle.spec.allowed, key=lambda rule: rule.sort_key):
         if guarded(rule):
-            exact = rule.major is not None and rule.minor is not None
-            number = DeviceNumber(rule.kind, rule.major or 0, rule.minor or 0) if exact else None
-            node = paths.get(number) if number is not None else None
-            yield Grant(rule, Source.SPEC, f"linux.resources.devices in {bundle.path}{cdi}", node)
+            yield Grant(rule, Source.SPEC, f"linux.resources.devices in {bundle.path}{cdi}")
 
 
 def _of_request(requested: Requested, guarded: Callable[[Rule], bool]) -> Iterator[Grant]:

@@ -90,7 +90,7 @@ def learn(  # noqa: PLR0913 - each is a fact of its own
     before = known
     if known is None or not known.settled:
         known = _seen(known, look, guarded, wall_clock)
-    if not look.starting and record.bundle is not None and wall_clock - record.bundle.since >= settle:
+    if not look.starting and record.path is not None and wall_clock - record.since >= settle:
         known = _recorded(known, look, guarded, record, wall_clock)
     if known is None or known.settled or known != before:
         return known

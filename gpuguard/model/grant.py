@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import enum
 from dataclasses import dataclass
-from typing import Optional
 
 from gpuguard.model.rule import Rule
 
@@ -21,11 +20,9 @@ class Source(str, enum.Enum):
 class Grant:
     """One rule that the runtime's own files say was given to a container.
 
-    `why` is for people: the file, and what in it. `node` is the path under which it was given, such as /dev/nvidia0,
-    where that is told.
+    `why` is for people: the file, and what in it.
     """
 
     rule: Rule
     source: Source
     why: str
-    node: Optional[str] = None

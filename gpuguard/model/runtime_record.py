@@ -55,16 +55,20 @@ class Bundle:
 class RuntimeRecord:
     """All that is known of a container from outside of it.
 
-    `runtime` is who made it, "" where only its cgroup tells. `grants` is what it was given for certain; `possible` all
-    that its runtime and hooks may have given, None where that cannot be told. `trusted`: the container has no right to
-    write device rules itself (no CAP_SYS_ADMIN), so that what is in force was given from outside; None: cannot be told.
+    `runtime` is who made it, "" where only its cgroup tells. `path` is the file with its specification, None where
+    there is none that is believed; `since` when that was written, in seconds since the epoch; `nodes` the guarded
+    device nodes that it names. `grants` is what it was given for certain; `possible` all that its runtime and hooks may have
+    given, None where that cannot be told. `trusted`: the container has no right to write device rules itself (no
+    CAP_SYS_ADMIN), so that what is in force was given from outside; None: cannot be told.
     `asked`: NVIDIA's hook is in its specification. `doubts` say what it may have been given for that, which cannot be
     told; `refusal` why it was given nothing for it. `trouble` says why nothing can be told.
     """
 
     runtime: str = ""
     identity: Identity = field(default_factory=Identity)
-    bundle: Optional[Bundle] = None
+    path: Optional[str] = None
+    since: float = 0.0
+    nodes: Mapping[str, DeviceNumber] = field(default_factory=dict)
     grants: tuple[Grant, ...] = ()
     possible: Optional[RuleSet] = None
     trusted: Optional[bool] = None
@@ -77,8 +81,3 @@ class RuntimeRecord:
     def rules(self) -> frozenset[Rule]:
         """The rules of all grants."""
         return frozenset(grant.rule for grant in self.grants)
-
-    @property
-    def nodes(self) -> Mapping[str, DeviceNumber]:
-        """The device nodes that the specification names, by their path on the host."""
-        return self.bundle.spec.nodes if self.bundle is not None else {}

@@ -32,13 +32,14 @@ def test_without_a_bundle_nothing_is_known() -> None:
 
 
 def test_the_guarded_rules_of_the_specification() -> None:
-    """They are granted exactly as they are; each names the file, and the node where there is one."""
+    """They are granted exactly as they are, and name the file; the nodes are kept."""
     spec = OciSpec(allowed=rules("c 1:0 rwm", "c 1:1 r", "c 5:0 rw"), nodes={"/dev/x0": DeviceNumber("c", 1, 0)})
     why = f"linux.resources.devices in {WHERE}"
     assert made(spec).grants == (
-        Grant(Rule.parse("c 1:0 rwm"), Source.SPEC, why, "/dev/x0"),
+        Grant(Rule.parse("c 1:0 rwm"), Source.SPEC, why),
         Grant(Rule.parse("c 1:1 r"), Source.SPEC, why),
     )
+    assert made(spec).nodes == spec.nodes
 
 
 @pytest.mark.invariant(1)

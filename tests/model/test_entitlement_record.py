@@ -15,10 +15,9 @@ from gpuguard.model.entitlement import Entitlement, learn, note_drivers
 from gpuguard.model.grant import Grant, Source
 from gpuguard.model.majors import Majors
 from gpuguard.model.observation import Observation
-from gpuguard.model.oci_spec import OciSpec
 from gpuguard.model.rule import Rule
 from gpuguard.model.ruleset import RuleSet
-from gpuguard.model.runtime_record import Bundle, RuntimeRecord
+from gpuguard.model.runtime_record import RuntimeRecord
 from tests.model.looks import ENTITLEMENTS, GROUP, GUARDED_RULES, LOOKS, entitlement, guarded, look, rules
 
 NOW = 1_700_000_000.0
@@ -29,7 +28,7 @@ STRIPPED = RuleSet.of("c 5:0 rwm")
 def record(*lines: str, by: Source = Source.SPEC, since: float = NOW - 60.0) -> RuntimeRecord:
     """Return what a runtime's file says: these rules are granted."""
     grants = tuple(Grant(rule, by, "a file") for rule in rules(*lines))
-    return RuntimeRecord(bundle=Bundle("/config.json", OciSpec(), since), grants=grants)
+    return RuntimeRecord(path="/config.json", since=since, grants=grants)
 
 
 def learnt(
