@@ -237,7 +237,5 @@ def _times(storm: _Storm) -> list[str]:
 
 def _cost(storm: _Storm, reloads: int) -> list[str]:
     ran = storm.after.cpu - storm.before.cpu
-    sizes = [
-        f"{size / 1e6:.1f}" for size in (storm.before.pss, storm.after.pss, storm.before.rss, storm.after.rss)
-    ]
+    sizes = [f"{size / 1e6:.1f}" for size in (storm.before.pss, storm.after.pss, storm.before.rss, storm.after.rss)]
     return [f"{storm.idle:.2%}", f"{ran / storm.seconds:.0%}", f"{ran / reloads:.2f}", *sizes]
