@@ -194,12 +194,12 @@ class Arena:
 
     def assert_denied(self, *groups: Path, devices: Sequence[Device] = (GPU1,)) -> None:
         """Assert that devices cannot be opened from inside control groups."""
-        asked = dict.fromkeys(groups, devices)
+        asked = {group: list(devices) for group in groups}
         assert self.denied(asked) == asked
 
     def assert_nothing_gained(self, *suspects: Suspect, made: Sequence[Device] = ()) -> None:
         """Assert that the kernel, systemd and the ledger have nothing of an attacker's but what it was given."""
-        declared = self._declared(suspects)
+        declared = self._declared(suspects) if suspects else {}
         for suspect in suspects:
             own = (f"{device.rule} rwm" for device in made)
             now = RuleSet.of(*gate.rules(suspect.cgroup))

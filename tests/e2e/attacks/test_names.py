@@ -29,7 +29,7 @@ HOSTILE = (
 )
 
 
-def annotations(text: str) -> dict[str, str]:
+def notes(text: str) -> dict[str, str]:
     """Return a text in every place where a runtime's specification may have a name."""
     kinds = ("container-name", "sandbox-name", "sandbox-namespace", "sandbox-uid", "image-name")
     keys = [f"io.kubernetes.cri.{kind}" for kind in kinds]
@@ -68,7 +68,7 @@ def test_names_in_annotations(arena: Arena) -> None:
     for text in HOSTILE:
         suspect = arena.scope((GPU0,), random_name("cri-containerd"), wait=False)
         specification = specs.of(suspect, [GPU0])
-        specification.update(annotations=annotations(text), hostname=text)
+        specification.update(annotations=notes(text), hostname=text)
         directories.append(specs.place(arena, suspect, specification))
         suspects.append(suspect)
     arena.guard.await_rounds(8)
