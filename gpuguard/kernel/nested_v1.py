@@ -6,6 +6,7 @@ Whoever lives in a container may make any of them, and give it any name.
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -79,7 +80,7 @@ def opened(directory: int, path: str) -> Iterator[int]:
     try:
         for name in path.split("/"):
             if name in {"", ".", ".."} or "\0" in name:
-                raise FileNotFoundError(f"{path!r} is not the path of a group below")
+                raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
             below = os.open(name, _DIRECTORY, dir_fd=current)
             os.close(current)
             current = below
