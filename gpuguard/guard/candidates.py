@@ -42,15 +42,13 @@ class Candidates:
 
     def wanted(self, group: ContainerGroup, inode: int) -> bool:
         """Whether a control group is that of a container that is guarded, if it has GPU devices."""
-        if self._units.excluded(group):
-            return False
         key = group.control_group, inode
         if key in self._vouched:
             return True
         now, refused = time.monotonic(), self._refused.get(key)
         if refused is not None and now < refused.until:
             return False
-        if self._vouches(group):
+        if not self._units.excluded(group) and self._vouches(group):
             self._refused.pop(key, None)
             self._vouched[key] = None
             _bound(self._vouched)

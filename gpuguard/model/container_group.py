@@ -10,6 +10,7 @@ and below any parent that the user has named ID, libpod-ID or crio-ID. Below a u
 
 from __future__ import annotations
 
+import functools
 import re
 from dataclasses import dataclass
 from typing import Optional
@@ -56,6 +57,8 @@ class ContainerGroup:
     vouched: bool
 
 
+# Each round of the clock asks about all that may be one.
+@functools.lru_cache(maxsize=2048)
 def parse(control_group: str) -> Optional[ContainerGroup]:
     """Read the name of a control group; None for all that is no container, or inside of one, or a user manager's."""
     slices, unit, below = _split(control_group)
@@ -72,12 +75,14 @@ def no_parent(name: str) -> bool:
     return name.endswith(_UNITS) or name == "lxc" or name.startswith(_LXC)
 
 
+@functools.lru_cache(maxsize=2048)
 def may_hold_containers(control_group: str) -> bool:
     """Whether containers without a unit may be below a control group that is none itself, and none's inside."""
     _, unit, names = _split(control_group)
     return not (unit or not names or len(names) >= MOST_LEVELS or any(map(no_parent, names)) or _inside(names))
 
 
+@functools.lru_cache(maxsize=2048)
 def may_hold_payloads(unit: str) -> bool:
     """Whether Podman may have put a container below a unit: below a container, or a user manager, is not the host's."""
     return not unit.startswith(_USER_MANAGER) and ContainerScope.parse(unit) is None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Optional
 
 import pytest
@@ -40,7 +41,7 @@ def group(control_group: str = GROUP) -> ContainerGroup:
 def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """Return the time in a list of one."""
     now = [1000.0]
-    monkeypatch.setattr(candidates.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(candidates, "time", SimpleNamespace(monotonic=lambda: now[0]))
     return now
 
 
