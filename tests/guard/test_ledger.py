@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from gpuguard.errors import LedgerError
 from gpuguard.guard.ledger import Ledger, decode
 from gpuguard.model.entitlement import Entitlement
+from gpuguard.model.nested import Nested
 from tests.guard.made import GPU0, GPU1, entitled
 from tests.model.looks import ENTITLEMENTS
 
@@ -64,6 +65,24 @@ class TestRoundTrip:
         with fresh() as run:
             opened(run).save(entry)
             assert opened(run).load() == ([entry], [])
+
+    def test_groups_inside_the_container_are_kept(self, tmp_path: Path) -> None:
+        """Whatever they are called; a file of an older version tells of none."""
+        odd = b"docker/\xff".decode(errors="surrogateescape")
+        groups = (Nested("docker", 8, ENTRY.rules), Nested(odd, 9, frozenset(), ENTRY.rules))
+        opened(tmp_path).save(replace(ENTRY, nested=groups))
+        assert opened(tmp_path).load() == ([replace(ENTRY, nested=groups)], [])
+        older = document(tmp_path)
+        del older["nested"]
+        put(tmp_path, "7.json", json.dumps(older).encode())
+        assert opened(tmp_path).load() == ([ENTRY], [])
+
+    @pytest.mark.invariant(10)
+    def test_too_many_groups_cost_only_themselves(self, tmp_path: Path) -> None:
+        """An entry that would be too large to be read again is kept without them."""
+        groups = tuple(Nested(f"{number}/" + "x" * 2000, number, ENTRY.rules) for number in range(600))
+        opened(tmp_path).save(replace(ENTRY, nested=groups))
+        assert opened(tmp_path).load() == ([ENTRY], [])
 
     def test_the_last_one_counts(self, tmp_path: Path) -> None:
         """An entry takes the place of an older one of the same inode."""
@@ -160,6 +179,11 @@ class TestDisbelief:
             ("rules", [["c 195:0 rw"]]),
             ("rules", [5]),
             ("rules", "c 195:0 rw"),
+            ("nested", 5),
+            ("nested", [["a", 8, ["c 195:0 rw"]]]),
+            ("nested", [["a", "8", [], []]]),
+            ("nested", [["a", 8, ["a *:* rwm"], []]]),
+            ("nested", [["a", 8, [], [5]]]),
             ("released", {}),
             ("settled", 1),
             ("struck", None),

@@ -13,6 +13,7 @@ from gpuguard.guard import orders
 from gpuguard.guard.parts import Parts, Policy
 from gpuguard.guard.scope import Scope
 from gpuguard.kernel.devices_v2 import DevicesV2
+from gpuguard.model.device_list import Payload
 from gpuguard.model.observation import Declared
 from gpuguard.model.ruleset import RuleSet
 from gpuguard.model.write import Watched
@@ -141,6 +142,40 @@ async def test_what_has_no_filter_any_more_is_let_go(post: Post) -> None:
     assert given(post, found) is not None
     opened = scope(known=entitled(GPU0), effective=RuleSet(unrestricted=True))
     assert given(post, opened) is None
+
+
+async def test_the_containers_own_group_is_watched_as_well(post: Post) -> None:
+    """With the same rules; another one in its place, or none, and the former is let go."""
+    found, watched = whole(), post.guard.parts.sentinel._watched
+    assert found.seen is not None
+    for payload in (Payload(f"{GROUP}/container", 8), Payload(f"{GROUP}/container", 9), Payload(f"{GROUP}/sub", 10)):
+        found.seen = replace(found.seen, payload=payload)
+        scopes = given(post, found)
+        assert scopes == Watched(GROUP, 7, rules(GPU0, GPU1))
+        inner = replace(scopes, control_group=payload.control_group, inode=payload.inode)
+        assert watched == {GROUP: scopes, payload.control_group: inner}
+    found.seen = replace(found.seen, payload=None)
+    given(post, found)
+    assert list(watched) == [GROUP]
+
+
+async def test_it_is_let_go_with_its_scope(post: Post) -> None:
+    """When the container ends, or is found to have no devices."""
+    found, watched = whole(), post.guard.parts.sentinel._watched
+    assert found.seen is not None
+    inner = replace(found.seen, payload=Payload(f"{GROUP}/container", 8))
+    found.seen = inner
+    given(post, found)
+    post.guard.scopes[GROUP] = found
+    post.guard.gone(GROUP)
+    assert watched == {}
+    found.seen, found.entitled = inner, None
+    found.known_since = time.monotonic()
+    given(post, found)
+    assert list(watched) == [GROUP, f"{GROUP}/container"]
+    found.known_since -= 100.0
+    given(post, found)
+    assert watched == {}
 
 
 async def test_on_cgroup_v2_nothing_is_watched(post: Post) -> None:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from gpuguard.errors import CgroupUnreadableError
 from gpuguard.model.rule import Rule
 from gpuguard.model.ruleset import RuleSet
-from gpuguard.sentinel.lists import known, missing, same
+from gpuguard.sentinel.lists import known, missing, same, unrestricted
 from tests.model.strategies import CLOSE_RULES
 
 SETS = st.frozensets(CLOSE_RULES, max_size=5)
@@ -36,6 +36,12 @@ def test_a_list_that_makes_no_sense() -> None:
     assert known(b"c 1:3 rwm\nodd\n") is None
     assert known(None) is None
     assert known(b"") == RuleSet()
+
+
+def test_a_group_without_a_filter() -> None:
+    """It shows one line, and nothing of what it denies."""
+    assert unrestricted(b"a *:* rwm\n")
+    assert not any(map(unrestricted, (None, b"", b"c 1:3 rwm\n")))
 
 
 @given(SETS)
