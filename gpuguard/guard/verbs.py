@@ -72,6 +72,10 @@ def find(guard: Guard, name: str) -> Scope:
             return matches[0]
         if matches:
             raise NotFoundError(f"{name}: more than one GPU container begins with this id; give all of it")
+    for scope in guard.scopes.values():
+        why = scope.record.trouble or scope.record.refusal
+        if why is not None and name in {scope.target.unit, scope.container.id, scope.container.id[:_SHORTEST_ID]}:
+            raise NotFoundError(f"{name}: not known as a GPU container: {why}")
     raise NotFoundError(f"{name}: no GPU container of this id or scope; `gpuguard status --all` lists them")
 
 

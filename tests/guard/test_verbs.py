@@ -14,6 +14,7 @@ from gpuguard.guard import verbs
 from gpuguard.model.plan import Plan
 from gpuguard.model.reports import ReleaseReport, RepairReport
 from gpuguard.model.rule import Rule
+from gpuguard.model.runtime_record import RuntimeRecord
 from gpuguard.model.state import State
 from gpuguard.model.verdict import Verdict
 from tests.guard import made
@@ -71,6 +72,10 @@ class TestFind:
         await post.until(lambda: scope.group in post.guard.scopes, "the scope was not found")
         with pytest.raises(NotFoundError):
             verbs.find(post.guard, scope.name)
+        post.guard.scopes[scope.group].record = RuntimeRecord(refusal="its request was refused")
+        for name in (scope.name, id_of(scope), id_of(scope)[:12]):
+            with pytest.raises(NotFoundError, match="not known as a GPU container: its request was refused"):
+                verbs.find(post.guard, name)
 
 
 class TestRepair:
