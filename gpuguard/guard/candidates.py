@@ -6,9 +6,9 @@ Anybody who is root somewhere could have made them, under any name.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Optional, TypeVar
 
 from gpuguard.guard.units import Units
 from gpuguard.model.container_group import ContainerGroup
@@ -34,30 +34,35 @@ class _Refused:
 class Candidates:
     """Asks `vouches` about control groups, and remembers what came of it by their inodes. It must raise nothing."""
 
-    def __init__(self, units: Units, vouches: Callable[[ContainerGroup], bool]) -> None:
+    def __init__(self, units: Units, vouches: Callable[[ContainerGroup], Awaitable[bool]]) -> None:
         self._units = units
         self._vouches = vouches
         self._vouched: dict[_Key, None] = {}
         self._refused: dict[_Key, _Refused] = {}
 
-    def wanted(self, group: ContainerGroup, inode: int) -> bool:
-        """Whether a control group is that of a container that is guarded, if it has GPU devices."""
+    def known(self, group: ContainerGroup, inode: int) -> Optional[bool]:
+        """Whether a control group is vouched for, None when it is time to ask about it."""
         key = group.control_group, inode
         if key in self._vouched:
             return True
-        now, refused = time.monotonic(), self._refused.get(key)
-        if refused is not None and now < refused.until:
-            return False
-        if not self._units.excluded(group) and self._vouches(group):
-            self._refused.pop(key, None)
+        refused = self._refused.get(key)
+        return None if refused is None or time.monotonic() >= refused.until else False
+
+    async def vouched(self, group: ContainerGroup, inode: int) -> bool:
+        """Whether a control group is that of a container that is guarded, if it has GPU devices."""
+        key, known = (group.control_group, inode), self.known(group, inode)
+        if known is not None:
+            return known
+        found = not self._units.excluded(group) and await self._vouches(group)
+        refused = self._refused.pop(key, None)
+        if found:
             self._vouched[key] = None
             _bound(self._vouched)
-            return True
-        pause = _AGAIN if refused is None else min(2 * refused.pause, _LONGEST)
-        self._refused.pop(key, None)  # to the end, as the latest
-        self._refused[key] = _Refused(now + pause, pause)
-        _bound(self._refused)
-        return False
+        else:
+            pause = _AGAIN if refused is None else min(2 * refused.pause, _LONGEST)
+            self._refused[key] = _Refused(time.monotonic() + pause, pause)
+            _bound(self._refused)
+        return found
 
     def forget(self, control_group: str, inode: int) -> None:
         """Let go of what is remembered of a control group that is gone."""

@@ -61,7 +61,7 @@ class Clock:
         parts.observer.stamps.refresh()
         present: dict[str, Optional[int]] = dict.fromkeys(self._guard.scopes)
         try:
-            present.update(parts.devices.units(parts.units.wanted, parts.candidates.wanted))
+            present.update(parts.devices.units(parts.units.wanted, parts.candidates.known))
             parts.guarded.refresh()
         except CgroupUnreadableError as error:  # what is known is looked at all the same
             parts.recorder.trouble("/", error)

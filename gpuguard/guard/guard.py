@@ -103,7 +103,7 @@ class Guard:
             self.parts.recorder.gone(scope)
 
     async def _look(self, control_group: str, *, fresh: bool) -> None:
-        scope = self._scope(control_group)
+        scope = await self._scope(control_group)
         if scope is None:
             return
         records.consult(self.parts, scope)
@@ -153,7 +153,7 @@ class Guard:
         if seen.rules.missing(scope.entitled.rules):
             await self.parts.sentinel.caught_up()
 
-    def _scope(self, control_group: str) -> Optional[Scope]:
+    async def _scope(self, control_group: str) -> Optional[Scope]:
         """Return the scope that has this name now, a new one when its inode is new."""
         known = self.scopes.get(control_group)
         try:
@@ -166,7 +166,7 @@ class Guard:
             return known
         self.gone(control_group)
         group = self.parts.units.group(control_group)
-        if group is None or (group.vouched and not self.parts.candidates.wanted(group, inode)):
+        if group is None or (group.vouched and not await self.parts.candidates.vouched(group, inode)):
             return None
         policy = self.policy
         scope = Scope(

@@ -29,6 +29,7 @@ from gpuguard.runtimes.toolkit_files import ToolkitFiles
 
 # A driver that is being loaded, or a host that goes to sleep, may keep one waiting. Seconds.
 _PATIENCE = 5.0
+_FILES = "the runtime's files"
 
 _Read = TypeVar("_Read")
 
@@ -52,12 +53,12 @@ class NodeRecords:
         """End the thread when it has done what it is at."""
         self._reader.shutdown(wait=False, cancel_futures=True)
 
-    def vouches(self, group: ContainerGroup) -> bool:
+    async def vouches(self, group: ContainerGroup) -> bool:
         """Whether a runtime's own files name this very control group as that of a container."""
         try:
             if group.container.runtime == NSPAWN:
-                return self._files.confirmed(group.container)
-            bundle, _ = self._files.find(group.container, group.control_group)
+                return await self._read("systemd-machined's files", self._files.confirmed, group.container)
+            bundle, _ = await self._read(_FILES, self._files.find, group.container, group.control_group)
         except GpuguardError:  # what is not believed vouches for nobody
             return False
         return bundle is not None
@@ -65,7 +66,7 @@ class NodeRecords:
     async def read(self, scope: Scope) -> RuntimeRecord:
         """Return what is known of the container of a scope. Raises GpuguardError."""
         group = scope.target.control_group
-        bundle, identity = await self._read("the runtime's files", self._files.find, scope.container, group)
+        bundle, identity = await self._read(_FILES, self._files.find, scope.container, group)
         request = request_of(bundle.spec) if bundle is not None else None
         requested = None
         if bundle is not None and request is not None:

@@ -132,7 +132,7 @@ async def _repair(assembly: Assembly, names: Sequence[str], *, dry_run: bool, se
 
 async def _look_at_all(assembly: Assembly) -> None:
     parts = assembly.guard.parts
-    for control_group, _ in parts.devices.units(parts.units.wanted, parts.candidates.wanted):
+    for control_group, _ in parts.devices.units(parts.units.wanted, parts.candidates.known):
         assembly.watch.want(control_group, fresh=True)
     await assembly.watch.idle()
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import Optional, Protocol
 
-from gpuguard.model.container_group import ContainerGroup
+from gpuguard.kernel.hierarchy import Contained
 from gpuguard.model.device_list import DeviceList
 from gpuguard.model.nested import GroupBelow
 from gpuguard.model.rule import Rule
@@ -22,10 +22,8 @@ class DeviceControl(Protocol):
     def writable(self) -> bool:
         """Whether a rule can be written directly: on cgroup v1."""
 
-    def units(
-        self, wanted: Callable[[str], bool], contained: Optional[Callable[[ContainerGroup, int], bool]] = None
-    ) -> Iterator[tuple[str, int]]:
-        """Yield control group and inode of the units whose name is `wanted`, and of `contained` without a unit."""
+    def units(self, wanted: Callable[[str], bool], contained: Optional[Contained] = None) -> Iterator[tuple[str, int]]:
+        """Yield control group and inode of the units whose name is `wanted`, and of what is `contained` without one."""
 
     def inode(self, control_group: str) -> int:
         """Return the inode of a control group."""

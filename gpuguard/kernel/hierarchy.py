@@ -31,6 +31,8 @@ _OTHERS_MAY_WRITE = 0o022
 # kernfs counts two links and one for each control group below.
 _EMPTY = 2
 
+Contained = Callable[[ContainerGroup, int], Optional[bool]]
+
 
 class Hierarchy:
     """A hierarchy mounted at `root`. Control groups are named as systemd names them."""
@@ -39,14 +41,13 @@ class Hierarchy:
         self.root = root
         self._prefix = str(root).rstrip("/")
 
-    def units(
-        self, wanted: Callable[[str], bool], contained: Optional[Callable[[ContainerGroup, int], bool]] = None
-    ) -> Iterator[tuple[str, int]]:
+    def units(self, wanted: Callable[[str], bool], contained: Optional[Contained] = None) -> Iterator[tuple[str, int]]:
         """Yield control group and inode of the units whose name is `wanted`, below slices only.
 
-        With `contained` also those of containers without a unit of their own, which it is asked about, with the inode:
-        below directories beside the slices, and directly below a unit. What lies below a container or a user manager is
-        somebody else's, and what anybody but root could have put there does not count. Raises CgroupUnreadableError.
+        With `contained` also those of containers without a unit of their own, below directories beside the slices and
+        directly below a unit. It is asked about each, with the inode; None: that is to be found out. What lies below a
+        container or a user manager is somebody else's, and what anybody but root could have put there does not count.
+        Raises CgroupUnreadableError.
         """
         stack = [""]
         while stack:
@@ -63,15 +64,15 @@ class Hierarchy:
                 elif not group and contained is not None and not no_parent(name) and _roots_alone(entry):
                     yield from self._without_units(f"/{name}", contained)
 
-    def _payloads(self, unit: str, contained: Callable[[ContainerGroup, int], bool]) -> Iterator[tuple[str, int]]:
+    def _payloads(self, unit: str, contained: Contained) -> Iterator[tuple[str, int]]:
         """Yield the containers that Podman has put directly below a unit."""
         for entry in self._entries(unit):
             if entry.name.startswith(PAYLOAD):
                 container = parse(f"{unit}/{entry.name}")
-                if container is not None and contained(container, entry.inode()):
+                if container is not None and contained(container, entry.inode()) is not False:
                     yield container.control_group, entry.inode()
 
-    def _without_units(self, top: str, contained: Callable[[ContainerGroup, int], bool]) -> Iterator[tuple[str, int]]:
+    def _without_units(self, top: str, contained: Contained) -> Iterator[tuple[str, int]]:
         """Yield the containers of which systemd knows nothing, below a directory beside the slices."""
         stack = [top]
         for _ in range(_MOST_DIRECTORIES):
@@ -81,9 +82,10 @@ class Hierarchy:
             for entry in self._entries(group):
                 control_group = f"{group}/{entry.name}"
                 container = parse(control_group)
-                if container is not None and contained(container, entry.inode()):
+                answer = container is not None and contained(container, entry.inode())
+                if answer is not False:
                     yield control_group, entry.inode()
-                elif may_hold_containers(control_group) and _roots_alone(entry):
+                if answer is not True and may_hold_containers(control_group) and _roots_alone(entry):
                     stack.append(control_group)
 
     def _entries(self, group: str) -> list[os.DirEntry[str]]:

@@ -15,6 +15,7 @@ from gpuguard.model.container_group import ContainerGroup, parse
 
 ID = "ab" * 32
 GROUP = f"/docker/{ID}"
+PAYLOAD = f"/system.slice/llm.service/libpod-payload-{ID}"
 
 
 class Runtimes:
@@ -24,7 +25,7 @@ class Runtimes:
         self.known = set(known)
         self.asked: list[str] = []
 
-    def vouches(self, group: ContainerGroup) -> bool:
+    async def vouches(self, group: ContainerGroup) -> bool:
         """Whether it is known."""
         self.asked.append(group.control_group)
         return group.control_group in self.known
@@ -51,56 +52,57 @@ def made(runtimes: Runtimes, settings: Optional[Scopes] = None) -> Candidates:
 
 
 @pytest.mark.usefixtures("clock")
-def test_who_is_vouched_for_is_asked_about_once() -> None:
+async def test_who_is_vouched_for_is_asked_about_once() -> None:
     """Until its control group is gone; another of that name is somebody else."""
     runtimes = Runtimes(GROUP)
     known = made(runtimes)
-    assert all(known.wanted(group(), 7) for _ in range(5))
+    for _ in range(5):
+        assert await known.vouched(group(), 7)
+        assert known.known(group(), 7) is True
     assert len(runtimes.asked) == 1
     runtimes.known.clear()
-    assert not known.wanted(group(), 8)
+    assert not await known.vouched(group(), 8)
     known.forget(GROUP, 7)
-    assert not known.wanted(group(), 7)
+    assert not await known.vouched(group(), 7)
 
 
-def test_who_is_refused_is_asked_about_less_and_less(clock: list[float]) -> None:
+async def test_who_is_refused_is_asked_about_less_and_less(clock: list[float]) -> None:
     """Some files are written late: a container is found in a second or two; a look-alike costs nothing for long."""
     runtimes = Runtimes()
     known = made(runtimes)
+    looks = 0
     for _ in range(3600):
-        assert not known.wanted(group(), 7)
+        looks += known.known(group(), 7) is None
+        assert not await known.vouched(group(), 7)
         clock[0] += 1.0
-    assert 15 < len(runtimes.asked) < 25
+    assert 15 < len(runtimes.asked) == looks < 25
     runtimes.known.add(GROUP)
     clock[0] += 300.0
-    assert known.wanted(group(), 7)
+    assert await known.vouched(group(), 7)
 
 
 @pytest.mark.usefixtures("clock")
-def test_another_inode_is_asked_about_at_once() -> None:
+async def test_another_inode_is_asked_about_at_once() -> None:
     """Who was refused is one control group, not a name."""
     runtimes = Runtimes()
     known = made(runtimes)
-    assert not known.wanted(group(), 7)
+    assert not await known.vouched(group(), 7)
     runtimes.known.add(GROUP)
-    assert known.wanted(group(), 8)
-    assert not known.wanted(group(), 7)
+    assert await known.vouched(group(), 8)
+    assert known.known(group(), 7) is False
+    assert not await known.vouched(group(), 7)
 
 
 @pytest.mark.invariant(10)
 @pytest.mark.usefixtures("clock")
-def test_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever makes control groups by the thousand is remembered by the latest alone."""
     monkeypatch.setattr(candidates, "_REMEMBERED", 10)
-    runtimes = Runtimes(GROUP)
-    known = made(runtimes)
+    known = made(Runtimes(GROUP))
     for inode in range(100):
-        known.wanted(group(), inode)
-        known.wanted(group(f"/default/{ID}"), inode)
+        assert await known.vouched(group(), inode)
+        assert not await known.vouched(group(f"/default/{ID}"), inode)
     assert (len(known._vouched), len(known._refused)) == (10, 10)
-
-
-PAYLOAD = f"/system.slice/llm.service/libpod-payload-{ID}"
 
 
 @pytest.mark.parametrize(
@@ -114,10 +116,10 @@ PAYLOAD = f"/system.slice/llm.service/libpod-payload-{ID}"
         ("docker-*.scope", None),
     ],
 )
-def test_who_is_excluded_is_not_asked_about(pattern: str, left: Optional[str]) -> None:
+async def test_who_is_excluded_is_not_asked_about(pattern: str, left: Optional[str]) -> None:
     """By its control group, or by the service that it is below."""
     runtimes = Runtimes(GROUP, PAYLOAD)
     known = made(runtimes, Scopes(exclude=(pattern,)))
     for one in (GROUP, PAYLOAD):
-        assert known.wanted(group(one), 7) is (one != left)
+        assert await known.vouched(group(one), 7) is (one != left)
         assert (one in runtimes.asked) is (one != left)

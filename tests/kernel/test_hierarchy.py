@@ -88,6 +88,13 @@ def test_all_ways_to_be_a_container(top: Top) -> None:
     assert SCOPE not in {group.control_group for group in top.asked}
 
 
+def test_what_is_to_be_found_out(top: Top) -> None:
+    """Until that is known what may be a container, and what may be in there if it is none, are both looked at."""
+    inner = f"/my/own/{ID}"
+    top.make(inner, PAYLOAD)
+    assert set(dict(top.hierarchy.units(lambda _: False, lambda _, __: None))) == {"/my/own", inner, PAYLOAD}
+
+
 def test_units_alone_where_nobody_asks_for_more(top: Top) -> None:
     """Without the second question only units are yielded."""
     top.make(SCOPE, PAYLOAD, f"/docker/{ID}")
