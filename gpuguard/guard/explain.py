@@ -90,7 +90,10 @@ class _Comparer:
         self._systemds_group = scope.target.unit_group or self._group
         self._given = given(self._filters, self._group, self._systemds_group)
         self._entries = self._read_entries()
-        self._shield = parts.devices.shielded(self._group)
+        self._payload = scope.seen.payload if scope.seen is not None else None
+        # Any group below is as good as the shield (cgroup v1).
+        nested = scope.seen is not None and scope.seen.nested
+        self._shield = nested or parts.devices.shielded(self._group)
         self._stale = records.stale(parts, scope)
 
     def all(self) -> list[Comparison]:
@@ -149,7 +152,8 @@ class _Comparer:
         devices = self._parts.devices
         if isinstance(devices, DevicesV1):
             ancestor = devices.denying_ancestor(self._group, rule)
-            return (Denier(ancestor or self._group, curable=not ancestor),)
+            own = self._group if self._payload is None else self._payload.control_group
+            return (Denier(ancestor or own, curable=not ancestor),)
         return tuple(self._denier(entry) for entry in denying(self._filters, rule))
 
     def _denier(self, entry: DeviceFilter) -> Denier:
@@ -157,7 +161,8 @@ class _Comparer:
         return Denier(entry.control_group, entry.program, entry.owner, curable)
 
     def _after_reload(self, rule: Rule, denied_by: tuple[Denier, ...]) -> Optional[bool]:
-        if not self._scope.target.managed(writable=self._parts.devices.writable):
+        # systemd writes the unit's own list, and never one below it.
+        if self._payload is not None or not self._scope.target.managed(writable=self._parts.devices.writable):
             return self._effective(rule)
         if self._parts.devices.writable:
             denied_above = any(not denier.curable for denier in denied_by)

@@ -6,6 +6,7 @@ the node cannot be identified there: what it takes was not meant, and is a loss.
 
 from __future__ import annotations
 
+import json
 import shlex
 from collections.abc import Iterator
 from pathlib import Path
@@ -264,6 +265,19 @@ class TestGroupOfItsOwn:
         until(lambda: guard.events("revoked", scope=container.scope), 20, "the revocation")
         guard.await_rounds(3)
         assert has(container.cgroup) == [GPU1]
+
+    def test_is_explained(self, crun: Crun, launch: Launch) -> None:
+        """The group that denies is named, and no reload changes anything there."""
+        container = crun.run("explained", [GPU0, GPU1])
+        guard = launch(guard={"mode": "observe"}).start()
+        guard.await_state(container.scope, "protected")
+        deny(container.cgroup, GPU0)
+        guard.await_state(container.scope, "partial")
+        done = guard.run("explain", container.scope, "--json")
+        assert done.returncode == 0, done.stderr
+        found = {rule["device"]: rule for rule in json.loads(done.stdout)["rules"]}
+        assert [found[device.rule]["after_reload"] for device in (GPU0, GPU1)] == [False, True]
+        assert [denier["cgroup"] for denier in found[GPU0.rule]["denied_by"]] == [container.group]
 
     def test_groups_below_it(self, crun: Crun, launch: Launch) -> None:
         """What such a container has made itself is healed after it."""
