@@ -22,7 +22,7 @@ DOCKER = f"docker-{ID}.scope"
         (Scopes(), f"libpod-conmon-{ID}.scope", None),
         (Scopes(), "ollama.service", None),
         (Scopes(units=("ollama.service",)), "ollama.service", ContainerScope("systemd", "ollama.service")),
-        (Scopes(units=("machine-*.scope",)), "machine-a.scope", ContainerScope("systemd", "machine-a.scope")),
+        (Scopes(units=("machine-*.scope",)), "machine-a.scope", ContainerScope("nspawn", "a")),
         (Scopes(units=("machine-*.scope",)), "Machine-a.scope", None),
         (Scopes(units=("docker-*.scope",)), DOCKER, ContainerScope("docker", ID)),
         (Scopes(exclude=("docker-*.scope",)), DOCKER, None),
@@ -35,3 +35,24 @@ def test_by_name(settings: Scopes, unit: str, container: Optional[ContainerScope
     units = Units(settings)
     assert units.container(unit) == container
     assert units.wanted(unit) is (container is not None)
+
+
+@pytest.mark.parametrize(
+    ("settings", "control_group", "unit", "unit_group"),
+    [
+        (Scopes(), f"/system.slice/{DOCKER}", DOCKER, f"/system.slice/{DOCKER}"),
+        (Scopes(), f"/docker/{ID}", ID, None),
+        (Scopes(), f"/system.slice/llm.service/libpod-payload-{ID}", "llm.service", "/system.slice/llm.service"),
+        (Scopes(units=("llm.service",)), "/system.slice/llm.service", "llm.service", "/system.slice/llm.service"),
+        (Scopes(), "/system.slice/llm.service", None, None),
+        (Scopes(), "/docker", None, None),
+        (Scopes(exclude=("/docker/*",)), f"/docker/{ID}", None, None),
+        (Scopes(exclude=(DOCKER,)), f"/system.slice/{DOCKER}", None, None),
+        (Scopes(exclude=("llm.service",)), f"/system.slice/llm.service/libpod-payload-{ID}", None, None),
+        (Scopes(units=("*.service",)), f"/system.slice/{DOCKER}/libpod-payload-{ID}", None, None),
+    ],
+)
+def test_by_control_group(settings: Scopes, control_group: str, unit: Optional[str], unit_group: Optional[str]) -> None:
+    """Containers without a scope are known by where they are; their service can be left out."""
+    group = Units(settings).group(control_group)
+    assert (group and group.unit, group and group.unit_group) == (unit, unit_group)
