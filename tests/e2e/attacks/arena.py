@@ -102,7 +102,9 @@ class Arena:
             args = (*args, f"--volume={_SCRIPTS}/{name}:/attack:ro", "--entrypoint=/attack/init")
         container = self.engine.run(name, given, args)
         self._containers.append(container)
-        return self._known(container.scope, container.cgroup, given, container, wait=wait)
+        # Not where its first process is by now: it may have gone elsewhere.
+        scope = f"{self.engine.scope_prefix}-{container.id}.scope"
+        return self._known(scope, self.node.cgroup(scope), given, container, wait=wait)
 
     def scope(self, given: Sequence[Device] = (GPU0,), name: Optional[str] = None, *, wait: bool = True) -> Suspect:
         """Start a bare scope, with its devices written as a hook does."""

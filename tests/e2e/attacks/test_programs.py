@@ -5,6 +5,8 @@ What it opens by that it opens by its own doing, as long as systemd does not wri
 
 from __future__ import annotations
 
+import shlex
+
 import pytest
 
 from tests.e2e import gate
@@ -49,7 +51,7 @@ def assert_not_learnt(arena: Arena, *suspects: Suspect) -> None:
 @pytest.mark.parametrize("program", [_ALLOW, _DETACH], ids=["one more device", "no filter at all"])
 def test_what_it_opens_for_itself(arena: Arena, program: str) -> None:
     """Once settled, and as its first act; a reload takes it, since systemd's own program comes back."""
-    first_act = f"{_MOUNT}; /usr/bin/python3 -c '{program}' || exit 1"
+    first_act = f"{_MOUNT}; /usr/bin/python3 -c {shlex.quote(program)} || exit 1"
     suspects = [arena.enter(RIGHTS), arena.enter(RIGHTS, ()), arena.enter(RIGHTS, init=first_act, wait=False)]
     for suspect in suspects[:2]:
         suspect.sh(_MOUNT)
