@@ -46,7 +46,8 @@ def give(parts: Parts, policy: Policy, scope: Scope) -> None:
 def _watch(parts: Parts, scope: Scope, watched: Watched) -> None:
     """Have a scope watched, and the container's own group below it: what is denied to the one is denied to both.
 
-    The same rules for both: a scope without a filter lacks none of them.
+    The same rules for both: a scope without a filter lacks none of them. systemd writes nothing to the group below:
+    what that lacks nobody else gives back.
     """
     payload = scope.seen.payload if scope.seen is not None else None
     if payload != scope.payload:
@@ -54,7 +55,8 @@ def _watch(parts: Parts, scope: Scope, watched: Watched) -> None:
     scope.payload = payload
     parts.sentinel.watch(watched)
     if payload is not None:
-        parts.sentinel.watch(replace(watched, control_group=payload.control_group, inode=payload.inode))
+        group, inode, rules = payload.control_group, payload.inode, watched.undeclared | watched.declared
+        parts.sentinel.watch(replace(watched, control_group=group, inode=inode, undeclared=rules, declared=frozenset()))
 
 
 def forget_payload(parts: Parts, scope: Scope) -> None:

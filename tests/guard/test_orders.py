@@ -159,6 +159,15 @@ async def test_the_containers_own_group_is_watched_as_well(post: Post) -> None:
     assert list(watched) == [GROUP]
 
 
+async def test_what_systemd_declares_it_does_not_write_there(post: Post) -> None:
+    """In the container's own group below its scope all is to be given back at once."""
+    found, watched = whole(GPU0), post.guard.parts.sentinel._watched
+    assert found.seen is not None
+    found.seen = replace(found.seen, payload=Payload(f"{GROUP}/container", 8))
+    assert given(post, found) == Watched(GROUP, 7, rules(GPU1), rules(GPU0))
+    assert watched[f"{GROUP}/container"] == Watched(f"{GROUP}/container", 8, rules(GPU0, GPU1))
+
+
 async def test_it_is_let_go_with_its_scope(post: Post) -> None:
     """When the container ends, or is found to have no devices."""
     found, watched = whole(), post.guard.parts.sentinel._watched
