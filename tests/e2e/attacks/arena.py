@@ -41,10 +41,7 @@ _OPENER = Path(__file__).with_name("opener.py")
 
 @dataclass(frozen=True)
 class Suspect:
-    """One attacker. `given` is what its runtime gave it; `before` was in force then, `declared` known to systemd.
-
-    `pid` is its first process by its number in the node, where it is a container of an engine's.
-    """
+    """One attacker. `given` is what its runtime gave it; `before` was in force then, `declared` known to systemd."""
 
     scope: str
     cgroup: Path
@@ -52,6 +49,12 @@ class Suspect:
     before: RuleSet
     declared: frozenset[str]
     container: Optional[Container] = None
+
+    @property
+    def pid(self) -> int:
+        """Its first process, by its number in the node."""
+        assert self.container is not None
+        return self.container.pid
 
     def sh(self, script: str) -> str:
         """Run a script in the container, and return what it printed; it must succeed."""
@@ -105,6 +108,10 @@ class Arena:
         # Not where its first process is by now: it may have gone elsewhere.
         scope = f"{self.engine.scope_prefix}-{container.id}.scope"
         return self._known(scope, self.node.cgroup(scope), given, container, wait=wait)
+
+    def given(self, suspect: Suspect, devices: Sequence[Device]) -> Suspect:
+        """Return a suspect whose hook has given it these devices, when gpuguard has declared them."""
+        return self._known(suspect.scope, suspect.cgroup, devices, suspect.container, wait=True)
 
     def scope(self, given: Sequence[Device] = (GPU0,), name: Optional[str] = None, *, wait: bool = True) -> Suspect:
         """Start a bare scope, with its devices written as a hook does."""

@@ -73,7 +73,7 @@ def test_volumes_that_are_devices(arena: Arena) -> None:
 
 
 # What remains in the end is a first process without any capability, with mounts that no `mounts` entry explains.
-_DROPPED = """
+DROPPED = """
 import ctypes, os, pathlib
 libc = ctypes.CDLL(None, use_errno=True)
 def checked(result):
@@ -100,7 +100,7 @@ def test_mounts_of_a_user_namespace_without_capabilities(arena: Arena) -> None:
         "--security-opt=seccomp=unconfined",
         "--env=NVIDIA_VISIBLE_DEVICES=all",
     )
-    suspect = arena.enter(args, init=f"exec /usr/bin/python3 -c '{_DROPPED}'")
+    suspect = arena.enter(args, init=f"exec /usr/bin/python3 -c '{DROPPED}'")
     assert suspect.container is not None
     pid = suspect.container.pid
     until(lambda: (arena.node.path(f"/proc/{pid}/root/ready")).exists(), 20, "the mounts")
