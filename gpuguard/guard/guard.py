@@ -106,7 +106,7 @@ class Guard:
         scope = await self._scope(control_group)
         if scope is None:
             return
-        records.consult(self.parts, scope)
+        await records.consult(self.parts, self.policy, scope)
         await shield.remove_unwanted(self.parts, self.policy, scope)
         scope.deeds, scope.error = [], None
         if await self._as_made(scope):
@@ -250,7 +250,7 @@ class Guard:
             stale=frozenset(records.stale(self.parts, scope)),
         )
         if scope.entitled is None:
-            scope.verdict, scope.plan = judge_unknown(look, scope.record.doubts), Plan()
+            scope.verdict, scope.plan = judge_unknown(look, self.parts.guarded, scope.record.doubts), Plan()
             if before is not None:
                 self._forget(scope)
         elif scope.entitled != before:

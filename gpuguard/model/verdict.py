@@ -41,16 +41,22 @@ class Verdict:
 _UNRESTRICTED = Verdict(State.UNRESTRICTED, "no device filter")
 
 
-def judge_unknown(look: Observation, doubts: Sequence[str] = ()) -> Optional[Verdict]:
+def judge_unknown(
+    look: Observation, guarded: Callable[[Rule], bool], doubts: Sequence[str] = ()
+) -> Optional[Verdict]:
     """Judge a scope of which no entitlement is known; None when it has nothing to guard.
 
-    `doubts` say what it may have been given, and why that cannot be told.
+    What it may use all the same is not believed to be given: that is excess. `doubts` say what it may have been given,
+    and why that cannot be told.
     """
     if look.effective is None:
         return _opaque(look)
     if look.unrestricted:
         return _UNRESTRICTED
-    return Verdict(State.OPAQUE, "; ".join(doubts)) if doubts else None
+    excess = frozenset(filter(guarded, look.effective))
+    if doubts:
+        return Verdict(State.OPAQUE, "; ".join(doubts), excess=excess)
+    return Verdict(State.PROTECTED, "nothing was given to it", excess=excess) if excess else None
 
 
 def judge(

@@ -214,7 +214,7 @@ class TestGates:
         seen = look_at(*filters, declared=declaration(TTY_ENTRY))
         assert seen.unrestricted
         assert judge(seen, KNOWN, guarded).state is State.UNRESTRICTED
-        assert judge_unknown(seen) == Verdict(State.UNRESTRICTED, "no device filter")
+        assert judge_unknown(seen, guarded) == Verdict(State.UNRESTRICTED, "no device filter")
         assert planned(seen) == Plan()
 
     def test_a_program_that_accepts_everything(self) -> None:

@@ -54,7 +54,7 @@ def test_the_state_that_is_named_first_wins(seen: Observation, known: Entitlemen
 )
 def test_without_an_entitlement(effective: Optional[RuleSet], state: Optional[State]) -> None:
     """A list that cannot be read may have been a GPU container's: only one that shows no GPU is no concern."""
-    verdict = judge_unknown(look(effective, None))
+    verdict = judge_unknown(look(effective, None), guarded)
     assert (verdict and verdict.state) is state
 
 

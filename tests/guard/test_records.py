@@ -1,0 +1,191 @@
+"""What the guard does with what the runtimes' own files say of a container."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from gpuguard.errors import RuntimeFileError
+from gpuguard.guard import records
+from gpuguard.guard.scope import Scope
+from gpuguard.model.grant import Grant, Source
+from gpuguard.model.majors import Majors
+from gpuguard.model.rule import Rule
+from gpuguard.model.ruleset import RuleSet
+from gpuguard.model.runtime_record import Identity, RuntimeRecord
+from gpuguard.model.state import State
+from tests.guard.conftest import Station
+from tests.guard.post import Post
+from tests.lab.sim.node import SimNode
+from tests.lab.sim.scope import SimScope
+
+GPU0, GPU1 = "c 195:0 rw", "c 195:1 rw"
+
+
+class Said:
+    """Says of each container what the test has it say, and counts how often it is asked."""
+
+    def __init__(self, answer: Callable[[], RuntimeRecord]) -> None:
+        self.answer = answer
+        self.asked = 0
+
+    async def read(self, scope: Scope) -> RuntimeRecord:  # noqa: ARG002 - of all the same
+        """Answer."""
+        self.asked += 1
+        return self.answer()
+
+    def close(self) -> None:
+        """There is nothing to let go of."""
+
+
+def record(*lines: str, age: float = 60.0, **more: object) -> RuntimeRecord:
+    """Return what a specification says that is some seconds old."""
+    grants = tuple(Grant(Rule.parse(line), Source.SPEC, "linux.resources.devices in a file") for line in lines)
+    made = RuntimeRecord(path="/config.json", since=time.time() - age, grants=grants, possible=RuleSet.of(*lines))
+    return replace(made, **more)  # type: ignore[arg-type]  # fields by name
+
+
+def hear(post: Post, answer: Callable[[], RuntimeRecord]) -> Said:
+    """Let the guard hear that from now on."""
+    said = Said(answer)
+    post.guard.parts.records.close()
+    post.guard.parts = replace(post.guard.parts, records=said)
+    return said
+
+
+def has(scope: SimScope, line: str) -> bool:
+    """Whether a rule is in force."""
+    return scope.rules().covers(Rule.parse(line))
+
+
+class TestGrants:
+    """A container that was stripped before anybody looked."""
+
+    async def test_is_cured(self, sim: SimNode, station: Station) -> None:
+        """What its specification says is written and declared, and `status` says by what it is entitled."""
+        post = await station(sim)
+        said = hear(post, lambda: record(GPU0, identity=Identity("trainer", "ml", "pod-0")))
+        scope = sim.scope()
+        await post.becomes(scope, State.PROTECTED)
+        assert has(scope, GPU0)
+        assert post.entitled(scope) == {GPU0}
+        entitled = post.of(scope).entitled
+        assert entitled is not None
+        assert entitled.source(Rule.parse(GPU0)) is Source.SPEC
+        assert post.events("found")[0]["name"] == "trainer"
+        assert said.asked == 1
+
+    @pytest.mark.invariant(1)
+    async def test_is_not_overtaken_while_it_is_new(self, sim: SimNode, station: Station) -> None:
+        """A hook may still be at work: nothing is written before the settle time has passed."""
+        post = await station(sim)
+        hear(post, lambda: record(GPU0, age=-60.0))
+        scope = sim.scope()
+        await post.until(lambda: scope.group in post.guard.scopes, "the scope was not seen")
+        await post.rounds(10)
+        assert not has(scope, GPU0)
+        assert post.entitled(scope) == set()
+
+    @pytest.mark.invariant(1)
+    async def test_without_a_word_nothing_is_given(self, sim: SimNode, station: Station) -> None:
+        """Files that are not believed say nothing, and that is told only when it stays so."""
+
+        def refuse() -> RuntimeRecord:
+            raise RuntimeFileError("/config.json: not believed")
+
+        post = await station(sim)
+        said = hear(post, refuse)
+        scope = sim.scope()
+        await post.until(lambda: said.asked, "nobody was asked")
+        await post.rounds(10)
+        assert (post.entitled(scope), post.events("trouble")) == (set(), [])
+        known = post.of(scope)
+        assert known.record.trouble == "/config.json: not believed"
+        known.known_since -= 3600.0
+        known.consulted = known.known_since
+        await records.consult(post.guard.parts, post.guard.policy, known)
+        assert [entry["reason"] for entry in post.events("trouble")] == ["/config.json: not believed"]
+
+
+class TestDoubts:
+    """A request that cannot be told for certain."""
+
+    async def test_is_said(self, sim: SimNode, station: Station) -> None:
+        """The state says that nobody knows, and nothing is given."""
+        post = await station(sim)
+        hear(post, lambda: record(asked=True, doubts=("config.toml was changed",)))
+        scope = sim.scope()
+        await post.becomes(scope, State.OPAQUE)
+        assert post.of(scope).reason == "config.toml was changed"
+        assert post.kinds() == ["unclear"]
+        assert not has(scope, GPU0)
+
+    async def test_a_refusal_is_none(self, sim: SimNode, station: Station) -> None:
+        """What the toolkit refused is no GPU container."""
+        post = await station(sim)
+        hear(post, lambda: record(asked=True, refusal="the toolkit takes that from nobody"))
+        scope = sim.scope()
+        await post.until(lambda: scope.group in post.guard.scopes, "the scope was not seen")
+        await post.rounds(5)
+        assert post.state(scope) is None
+
+
+@pytest.mark.invariant(1)
+class TestTrust:
+    """A container that may write its own list."""
+
+    async def test_is_not_believed(self, sim: SimNode, station: Station) -> None:
+        """What is in force beyond its specification is excess, neither learnt nor declared nor given back."""
+        post = await station(sim)
+        hear(post, lambda: record(GPU0, trusted=False))
+        scope = sim.scope(hook_rules=[GPU0, GPU1])
+        await post.becomes(scope, State.PROTECTED)
+        assert post.entitled(scope) == {GPU0}
+        assert [entry["devices"] for entry in post.events("excess")] == [["/dev/nvidia1"]]
+        sim.daemon_reload()
+        await post.until(lambda: has(scope, GPU0) and not has(scope, GPU1), "the reload took nothing")
+        await post.rounds(5)
+        assert not has(scope, GPU1)
+
+    async def test_that_was_given_nothing(self, sim: SimNode, station: Station) -> None:
+        """What it has all the same is told."""
+        post = await station(sim)
+        hear(post, lambda: record(trusted=False))
+        scope = sim.scope(hook_rules=[GPU1])
+        await post.becomes(scope, State.PROTECTED)
+        assert (post.entitled(scope), post.of(scope).reason) == (set(), "nothing was given to it")
+        assert post.kinds() == ["excess"]
+
+    async def test_one_that_may_not_is_learnt_from(self, sim: SimNode, station: Station) -> None:
+        """What is in force in a container without that right was given from outside."""
+        post = await station(sim)
+        hear(post, lambda: record(trusted=True))
+        scope = sim.scope(hook_rules=[GPU1])
+        await post.becomes(scope, State.PROTECTED)
+        assert post.entitled(scope) == {GPU1}
+
+
+@pytest.mark.invariant(1)
+async def test_another_driver_has_the_number(sim: SimNode, station: Station) -> None:
+    """The container is stale, its rule is told as excess, and a reload takes it for good."""
+    post = await station(sim)
+    hear(post, RuntimeRecord)
+    scope = sim.scope(hook_rules=[GPU0])
+    await post.becomes(scope, State.PROTECTED)
+    known = post.of(scope).entitled
+    assert known is not None
+    post.guard.keep(post.of(scope), replace(known, drivers=frozenset({("c", 195, "nvidia")})))
+    guarded = post.guard.parts.guarded
+    guarded.refresh = lambda: None  # type: ignore[method-assign]  # the host has no such driver
+    guarded._majors = Majors(frozenset({("c", 195, "other"), ("c", 300, "nvidia")}))
+    guarded.generation += 1
+    post.assembly.watch.want(scope.group, fresh=True)
+    await post.becomes(scope, State.STALE)
+    assert post.events("stale")[0]["devices"] == ["/dev/nvidia0"]
+    assert post.events("excess")[0]["devices"] == ["/dev/nvidia0"]
+    scope.write_rules([GPU0], verb="deny")
+    await post.rounds(10)
+    assert not has(scope, GPU0)
