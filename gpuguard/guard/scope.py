@@ -52,7 +52,8 @@ class Scope:
     forbids repairs. `untold`: so many writes to it wait to be told. `outstanding`: systemd has not answered a
     declaration. `shielded`: the shield stands for good; `shields` counts how often one was raised or removed.
     `self_given` are rules that the container itself wrote while it settled: they are not learnt. `record` is what the
-    runtime's own files say of the container, read when the host's devices were at `generation`, at `consulted`.
+    runtime's own files say of the container, read when the host's devices were at `generation`, at `consulted`;
+    `early`: when NVIDIA's hook may still have been at work.
     `payload` is the container's own group below, as the sentinel was told; `counted_below` is when the clock last read
     all lists there.
     """
@@ -85,6 +86,7 @@ class Scope:
     counted_below: float = -math.inf
     generation: int = -1
     consulted: float = -math.inf
+    early: bool = False
 
     @property
     def effective(self) -> Optional[RuleSet]:
@@ -101,8 +103,10 @@ class Scope:
         """Why the state is not better, where that is known."""
         if self.verdict is None:
             return None
-        # On cgroup v2 what keeps systemd from being told keeps the loss from being mended, too.
-        reason = (None if self.verdict.blocked else self.plan.hindrance) or self.verdict.reason
+        # On cgroup v2 what keeps systemd from being told keeps the loss from being mended, too. Of stale numbers the
+        # container is rid only with a restart, whatever systemd can be told.
+        told = bool(self.verdict.blocked) or self.state is State.STALE
+        reason = (None if told else self.plan.hindrance) or self.verdict.reason
         return f"{reason}; the shield keeps it" if self.kept else reason
 
     @property

@@ -93,6 +93,12 @@ class TestReason:
         it.plan = Plan(undeclarable=tuple(rules("c *:77 rw")))
         assert it.reason == "undeclarable: systemd has no spelling for c *:77 rw"
 
+    def test_stale_numbers_before_what_systemd_cannot_be_told(self) -> None:
+        """A restart of the container is what helps, whatever else keeps systemd from being told."""
+        it = scope(verdict=Verdict(State.STALE, "restart"))
+        it.plan = Plan(narrowed=tuple(rules("c 510:0 rw")))
+        assert it.reason == "restart"
+
     def test_says_what_the_shield_keeps(self) -> None:
         """Under the shield what systemd does not know is kept; of what is well there is nothing to say."""
         it = scope(verdict=Verdict(State.AT_RISK, "systemd does not know these devices"))
