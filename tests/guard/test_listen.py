@@ -7,13 +7,15 @@ import os
 import time
 from collections.abc import AsyncIterator
 from dataclasses import replace
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Optional
 
 import pytest
 
 from gpuguard.guard.clock import Clock
 from gpuguard.guard.listen import Listener
+from gpuguard.guard.mend import Target
+from gpuguard.guard.scope import Scope
 from gpuguard.guard.watch import Watch
 from gpuguard.kernel.processes import Processes
 from gpuguard.systemd import events
@@ -25,6 +27,13 @@ from tests.report.support import until
 A, B = "/system.slice/docker-a.scope", "/system.slice/docker-b.scope"
 
 
+def known(group: str, unit_group: Optional[str] = None) -> Scope:
+    """Return a container of which a guard knows."""
+    found = scope(known=entitled())
+    found.target = Target(PurePosixPath(unit_group or group).name, group, 7, unit_group or group)
+    return found
+
+
 class Ear:
     """A listener over a guard that knows two scopes; what looks it asks for is kept, and nobody looks."""
 
@@ -32,7 +41,7 @@ class Ear:
         self.post = post
         self.looks: list[tuple[str, bool]] = []
         guard = post.guard
-        guard.scopes.update({A: scope(known=entitled()), B: scope(known=entitled())})
+        guard.scopes.update({group: known(group) for group in (A, B)})
         self.clock = Clock(guard, Watch(self.look), 300.0, 1.0)
         self.causes = guard.parts.causes
         self.listener = Listener(guard, Watch(self.look), self.clock, post.assembly.link, post.assembly.processes)
@@ -141,6 +150,13 @@ class TestCalls:
         await ear.take(called("SetUnitProperties", "docker-a.scope", ear.post.assembly.link.unique_name))
         assert ear.listener._follow_up == {}
         assert ear.causes.of_loss("docker-a.scope", A, time.monotonic()).cause == "unknown"
+
+    async def test_of_a_service_that_holds_a_container(self, ear: Ear) -> None:
+        """A change of the service is looked at in the container below it."""
+        payload = "/system.slice/llm.service/libpod-payload-a"
+        ear.post.guard.scopes[payload] = known(payload, "/system.slice/llm.service")
+        await ear.take(called("SetUnitProperties", "llm.service"))
+        assert set(ear.listener._follow_up) == {payload}
 
     async def test_of_a_unit_that_is_not_known(self, ear: Ear) -> None:
         """A change of an unknown unit leads to no look; a name that could not be read to nothing."""
