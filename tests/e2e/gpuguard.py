@@ -9,7 +9,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Optional
 
@@ -40,6 +40,7 @@ class Gpuguard(AbstractContextManager["Gpuguard"]):
     """The one gpuguard of a node. Its tables of the configuration are `tables` on top of quick ones for tests."""
 
     config = "/root/gpuguard.toml"
+    program: Sequence[str] = (sys.executable, "-m", "gpuguard")
 
     def __init__(self, node: Node, **tables: Mapping[str, object]) -> None:
         self.node = node
@@ -68,8 +69,7 @@ class Gpuguard(AbstractContextManager["Gpuguard"]):
 
     def spawn(self, *options: str) -> Daemon:
         """Start the daemon and do not wait for it."""
-        program = [sys.executable, "-m", "gpuguard", "run", f"--config={self.config}", *options]
-        self._daemons.append(self.node.daemon(program))
+        self._daemons.append(self.node.daemon([*self.program, "run", f"--config={self.config}", *options]))
         return self.daemon
 
     def start(self, *options: str) -> Gpuguard:

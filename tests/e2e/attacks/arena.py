@@ -157,10 +157,11 @@ class Arena:
             assert entitled <= {device.rule for device in suspect.given}, devices
         self.assert_no_fault()
 
-    def restart_cold(self) -> None:
+    def restart_cold(self, program: Sequence[str] = Gpuguard.program) -> None:
         """Start the daemon anew, without anything that it had learnt."""
         assert self.guard.daemon.stop() == 0
         self.node.run(["rm", "-rf", f"{RUN}/ledger"])
+        self.guard.program = program
         self.guard.start()
         self.guard.await_state(self.honest.scope, "protected")
 

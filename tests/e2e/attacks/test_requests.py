@@ -54,10 +54,7 @@ def test_requests_without_the_hook(arena: Arena) -> None:
         arena.enter((*ROOT, *WISHES, *VOLUMES), ()),
         arena.enter((*ROOT, *WISHES)),
         arena.enter((*ADMIN, *TOOLS, *WISHES, *VOLUMES, "--volume=/dev:/hostdev"), (), init=forged),
-        arena.enter(
-            (*ROOT, "--label=com.nvidia.volumes.needed=nvidia_driver", "--annotation=cdi.k8s.io/x=nvidia.com/gpu=all"),
-            (),
-        ),
+        arena.enter((*ROOT, "--label=com.nvidia.volumes.needed=nvidia_driver"), ()),
     ]
     arena.withstand(*suspects)
 
