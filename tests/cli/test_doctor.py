@@ -49,6 +49,13 @@ class TestPeople:
             "  Nothing: all is well.",
         ]
 
+    def test_what_systemd_does_not_manage(self) -> None:
+        """It is said how many and why, and that is nothing to be done about."""
+        loose = replace(container(State.PROTECTED, reason="nothing to declare"), managed=False)
+        text = people(examined(loose, replace(loose, name="b"), container(State.PROTECTED)))
+        assert "Containers:\n  3 protected\n  2 containers: nothing to declare\n" in text
+        assert text.endswith("What to do:\n  Nothing: all is well.")
+
     def test_what_is_wrong(self) -> None:
         """Each finding with its gravity and, below it, the advice; the gravest first."""
         down = (SourceReport("monitor", up=False, reason="access denied"),)

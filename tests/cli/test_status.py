@@ -103,6 +103,17 @@ def test_reason_and_excess_are_told_below_the_table() -> None:
     assert "\nml/train-0/main: may also use what it was never given: c 195:3 rw\n" in text
 
 
+def test_what_systemd_does_not_manage_is_counted_by_the_reason() -> None:
+    """One line for all of them, and no risk where there is none: a reload leaves each as it is."""
+    loose = replace(container("a", State.PROTECTED, device(declared=None)), managed=False, reason="nothing to declare")
+    lost = replace(container("c", State.LOST, device(effective=False, declared=None)), managed=False, reason="denied")
+    text = people(node(loose, replace(loose, name="b"), lost))
+    assert "\n2 containers: nothing to declare\n" in text
+    assert "\nc: denied\n" in text
+    rows = [line.split()[-3:-1] for line in text.splitlines() if line.startswith(("protected", "lost"))]
+    assert sorted(rows) == [["DENIED", "DENIED"], ["allowed", "allowed"], ["allowed", "allowed"]]
+
+
 def test_what_was_released_is_told_while_it_lasts() -> None:
     """Who released a device learns that the container may still use it."""
     text = people(node(replace(container("trainer", State.PROTECTED), released=(Rule.parse("c 195:0 rw"),))))

@@ -11,7 +11,7 @@ from gpuguard.model.refusal import Refusal
 from tests.e2e import gate
 from tests.e2e.conftest import Launch
 from tests.e2e.gpuguard import Gpuguard
-from tests.lab import bpf
+from tests.lab import bpf, hook
 from tests.lab.containerd import Containerd
 from tests.lab.containers import Container, Docker, Engine, Podman
 from tests.lab.devices import CTL, GPU0, GPU1, Device
@@ -240,3 +240,27 @@ class TestBelowAScope:
         reload_all(guard)
         assert prober.denied(container.cgroup, [GPU0]) == []
         assert_calm(guard)
+
+
+class TestLookAlikes:
+    """What a user could make in what was handed to him."""
+
+    @pytest.mark.cgroup("v2")
+    @pytest.mark.invariant(1)
+    def test_below_a_users_service(self, split: Split, launch: Launch) -> None:
+        """A payload's name with a real container's id, in a service that was delegated to a user, is nobody's."""
+        container = split.run("trainer", [GPU0])
+        node, unit = split.node, "theirs.service"
+        node.run(
+            ["systemd-run", f"--unit={unit}", "--property=User=nobody", "--property=Delegate=yes", "sleep", "1000"]
+        )
+        fake = node.cgroup(unit) / container.cgroup.name
+        as_user = ["setpriv", "--reuid=nobody", "--clear-groups", "--"]
+        node.run([*as_user, "mkdir", f"/sys/fs/cgroup/system.slice/{unit}/{fake.name}"])
+        hook.allow(fake, GPU0)
+        guard = launch().start()
+        guard.await_state(container.scope, "protected", container=container.id)
+        guard.await_rounds(3)
+        assert set(guard.status()) == {container.scope}
+        assert len(guard.ledger()) == 1
+        node.run(["systemctl", "stop", unit])
