@@ -254,6 +254,19 @@ class TestGroupOfItsOwn:
         for kind in ("lost", "repaired"):
             assert len(guard.events(kind, scope=container.scope)) == 3
 
+    def test_that_starts_while_the_daemon_runs(self, crun: Crun, launch: Launch) -> None:
+        """It is found, learnt from its own group and guarded, and forgotten when it ends."""
+        guard = launch().start()
+        until(lambda: guard.events("sentinel_standing"), 20, "the sentinel")
+        container = crun.run("late", [GPU0, CTL])
+        ready(guard, container.scope)
+        (found,) = guard.events("found", scope=container.scope)
+        assert found["devices"] == [GPU0.path, CTL.path]
+        deny(container.cgroup, CTL)
+        until(lambda: has(container.cgroup) == [GPU0, CTL], 20, "what was lost")
+        container.stop()
+        until(lambda: guard.events("gone", scope=container.scope), 20, "the news")
+
     @pytest.mark.parametrize("where", ["container", "scope"])
     def test_what_was_meant_stays_away(self, crun: Crun, launch: Launch, where: str) -> None:
         """An administrator takes the device from crun's group, or from the scope: that is respected."""
