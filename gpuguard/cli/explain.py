@@ -10,6 +10,7 @@ import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from datetime import datetime, timezone
+from pathlib import PurePosixPath
 from typing import Optional
 
 from gpuguard.cli import codes, colour, status, table
@@ -143,7 +144,7 @@ def _head(explanation: Explanation, *, colours: bool) -> Iterator[str]:
     name = table.printable(status.display_name(container))
     reason = f": {table.printable(container.reason)}" if container.reason else ""
     yield f"{name} is {paint(state.text, state.colour) if colours else state.text}{reason}"
-    what = "unit" if container.id == container.scope else "container"
+    what = "unit" if container.id == container.scope and container.managed else "container"
     yield f"  {container.runtime} {what} {table.printable(container.id)}"
     yield f"  control group {table.printable(container.cgroup)}"
     systemd = "systemd does not answer" if node.systemd is None else f"systemd {node.systemd}"
@@ -190,7 +191,8 @@ def _who(denier: Denier, explanation: Explanation) -> str:
 def _level(group: str, own: str) -> str:
     """Return a control group as people see it from the container."""
     if group == own:
-        return "the scope" if own.endswith(".scope") else "the unit"
+        kinds = {".scope": "the scope", ".service": "the unit"}
+        return kinds.get(PurePosixPath(own).suffix, "the container")
     return group.removeprefix(own) if group.startswith(f"{own}/") else group
 
 
@@ -237,7 +239,8 @@ def _systemd(explanation: Explanation) -> Iterator[str]:
     if explanation.container.state is State.UNRESTRICTED:
         return
     if declaration is None:
-        yield f"cannot be told: {explanation.trouble or 'it was not asked'}"
+        if explanation.container.managed:
+            yield f"cannot be told: {explanation.trouble or 'it was not asked'}"
     else:
         yield f"DevicePolicy={declaration.policy.value}, entries of DeviceAllow=: {declaration.entries}"
         for one in explanation.comparisons:
