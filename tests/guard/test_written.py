@@ -15,8 +15,11 @@ from gpuguard.guard.clock import Clock
 from gpuguard.guard.watch import Watch
 from gpuguard.guard.written import Writes
 from gpuguard.model.cause import SYSTEMD
+from gpuguard.model.device_list import Payload
+from gpuguard.model.nested import Nested
 from gpuguard.model.observation import Observation
 from gpuguard.model.process import Process
+from gpuguard.model.rule import Rule
 from gpuguard.model.ruleset import RuleSet
 from gpuguard.model.state import State
 from gpuguard.model.verdict import Verdict
@@ -206,6 +209,47 @@ class TestHealed:
         assert len(desk.writes._later) <= 4096
         desk.writes.close()
         assert not desk.writes._later
+
+
+class TestGroupsInside:
+    """What a write to the container's list means for the groups that the container has made."""
+
+    KNOWN = (Nested("docker", 8, rules(GPU0, GPU1)), Nested("step", 9, rules(GPU1)))
+
+    @pytest.mark.parametrize(
+        ("write", "owed"),
+        [
+            pytest.param(
+                replace(healed(), after=RuleSet.of(GPU1)), [rules(GPU0), rules()], id="given back by the sentinel"
+            ),
+            pytest.param(changed(None, BASICS, GPU1), [rules(GPU0), rules()], id="by nobody known"),
+            pytest.param(changed(SYSTEMD, BASICS), [rules(GPU0, GPU1), rules(GPU1)], id="by systemd"),
+            pytest.param(changed(ADMIN, BASICS, GPU0, GPU1), [rules(), rules()], id="nothing was lost"),
+        ],
+    )
+    async def test_they_are_owed_what_they_had_of_what_was_lost(
+        self, desk: Desk, write: Write, owed: list[frozenset[Rule]]
+    ) -> None:
+        """Be it that the container has it back already."""
+        desk.scope.entitled = replace(entitled(GPU0, GPU1), nested=self.KNOWN)
+        await desk.take(write)
+        assert desk.scope.entitled is not None
+        assert [group.owed for group in desk.scope.entitled.nested] == owed
+
+    async def test_they_are_owed_nothing_that_was_meant(self, desk: Desk) -> None:
+        """And it is forgotten that they had it."""
+        desk.scope.entitled = replace(entitled(GPU0, GPU1), nested=self.KNOWN)
+        await desk.take(changed(ADMIN, BASICS, GPU1))
+        assert desk.scope.entitled.nested == tuple(replace(group, rules=rules(GPU1)) for group in self.KNOWN)
+
+    async def test_a_write_to_the_containers_own_group_is_one_to_its_list(self, desk: Desk) -> None:
+        """As crun's: who takes something there on purpose has taken it from the container."""
+        desk.scope.payload = Payload(f"{GROUP}/container", 8)
+        inner = replace(changed(ADMIN, BASICS, GPU1), control_group=f"{GROUP}/container", inode=8)
+        assert await desk.take(replace(inner, inode=9)) == []
+        assert await desk.take(inner) == [GROUP]
+        assert desk.scope.entitled is not None
+        assert desk.scope.entitled.released == {"c 195:0"}
 
 
 class TestOnPurpose:

@@ -100,6 +100,23 @@ class TestLosses:
         assert write.restored == rules(*GPU)
         assert not listed(scope).missing(rules(*GPU))
 
+    def test_a_denial_that_does_not_show_is_told(self, scope: Scope, sentinel: Driven) -> None:
+        """A group that allows by default shows one line, whatever it denies to those below."""
+        open_ = scope.cgroup.parent / "open.scope"
+        open_.mkdir()
+        try:
+            above = f"{group(scope).rpartition('/')[0]}/open.scope"
+            sentinel.tell(Watched(above, open_.stat().st_ino, declared=rules(*GPU)))
+            sentinel.caught_up()
+            path = f"/sys/fs/cgroup/devices{above}/devices.deny"
+            scope.node.run(["sh", "-c", f"echo c 195:0 rwm > {path}; sleep 0.1"])
+            write = one(sentinel.writes())
+            assert (write.control_group, write.after) == (above, RuleSet(unrestricted=True))
+            assert write.writer is not None
+            assert write.writer.role is Role.HOST
+        finally:
+            open_.rmdir()
+
     def test_one_that_writes_as_a_runtime_does(self, sentinel: Driven, scope: Scope) -> None:
         """Deny all, then allow one rule after the other, without the GPU."""
         sentinel.watch(scope)
