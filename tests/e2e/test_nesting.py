@@ -17,7 +17,7 @@ from tests.e2e import gate
 from tests.e2e.conftest import Launch, MakeScope
 from tests.e2e.gpuguard import Gpuguard
 from tests.lab import hook
-from tests.lab.containers import Crun
+from tests.lab.containers import Crun, Engine
 from tests.lab.devices import CTL, GPU0, GPU1, Device
 from tests.lab.node import Node
 from tests.lab.poll import until
@@ -229,6 +229,38 @@ def test_observe_mode_touches_nothing(scope: Scope, launch: Launch) -> None:
     guard.await_state(scope.name, "partial")
     guard.await_rounds(2)
     assert has(scope.cgroup) == has(inner) == [GPU1, CTL]
+
+
+def test_below_a_container_of_an_engine(engine: Engine, launch: Launch) -> None:
+    """The same, and the engine removes the container with all that is below it."""
+    container = engine.run("outer", [GPU0, GPU1])
+    inner, step = container.cgroup / "inner", container.cgroup / "step"
+    for group in (inner, step):
+        group.mkdir()
+    deny(step, GPU0)
+    guard = launch().start()
+    ready(guard, container.scope)
+    deny(container.cgroup, GPU0)
+    until(lambda: guard.events("restored_below", scope=container.scope), 20, "the news")
+    assert [has(group) for group in (container.cgroup, inner, step)] == [[GPU0, GPU1], [GPU0, GPU1], [GPU1]]
+    container.stop()
+    until(lambda: guard.events("gone", scope=container.scope), 20, "its end")
+    assert not inner.exists()
+
+
+def test_a_reload_takes_nothing_from_one_with_groups_in_it(node: Node, scope: Scope, launch: Launch) -> None:
+    """The kernel refuses systemd's deny-all there, as below the shield: there is nothing to give back."""
+    inner = make(scope, "inner")
+    guard = launch(guard={"declare": False}).start()
+    guard.await_state(scope.name, "at-risk")
+    guard.await_rounds(3)
+    rules = json.loads(guard.run("explain", scope.name, "--json").stdout)["rules"]
+    assert all(rule["after_reload"] for rule in rules if rule["entitled"])
+    node.run(["systemctl", "daemon-reload"])
+    guard.await_reloads(1)
+    guard.await_rounds(2)
+    assert has(scope.cgroup) == has(inner) == [*DEVICES]
+    assert guard.events("lost", "restored_below", scope=scope.name) == []
 
 
 class TestGroupOfItsOwn:
