@@ -36,6 +36,12 @@ class Identity:
             text = getattr(self, part)
             object.__setattr__(self, part, clean(text, _MAX_NAME) if text else None)
 
+    @property
+    def names(self) -> frozenset[str]:
+        """The names that people call it by: its own, and in Kubernetes namespace/pod/name."""
+        whole = "/".join(part for part in (self.namespace, self.pod, self.name) if part)
+        return frozenset(filter(None, (self.name, whole)))
+
 
 @dataclass(frozen=True)
 class Bundle:

@@ -210,17 +210,33 @@ class TestPeople:
         assert coloured == plain
 
 
+def test_says_where_the_entitlement_comes_from() -> None:
+    """Each rule's sources, the strongest first; what is stale, and what nobody knows."""
+    known = compared(sources=("ledger: seen in force", "spec: linux.resources.devices in /run/b/config.json"))
+    old = compared("c 510:0 rw", stale="c 510:0 was nvidia-uvm's")
+    text = people(explained(State.STALE, known, old, doubts=("NVIDIA_VISIBLE_DEVICES=7: no such GPU",)))
+    section = text.partition("Where the entitlement comes from:\n")[2].partition("\n\n")[0].splitlines()
+    assert section == [
+        "  c 195:0 rw: ledger: seen in force; spec: linux.resources.devices in /run/b/config.json",
+        "  c 510:0 rw is stale: c 510:0 was nvidia-uvm's",
+        "  NVIDIA_VISIBLE_DEVICES=7: no such GPU",
+    ]
+
+
 class TestJson:
     """The document."""
 
     def test_is_the_documented_document(self) -> None:
         """Every key, and nothing but JSON's own types."""
         filters = (runtime("c 195:0 rw"),)
-        one = lost(Denier("/a.slice", 11), entry="DeviceAllow=/dev/char/195:0 rw")
-        shown = json.loads(json.dumps(document(explained(State.LOST, one, cgroup="v2", filters=filters))))
+        one = lost(Denier("/a.slice", 11), entry="DeviceAllow=/dev/char/195:0 rw", sources=("ledger: seen in force",))
+        found = explained(
+            State.LOST, one, cgroup="v2", filters=filters, bundle="/run/b/config.json", doubts=("it asked for more",)
+        )
+        shown = json.loads(json.dumps(document(found)))
         assert list(shown) == [
             *("version", "node", "container", "rules", "programs", "shield", "systemd", "hindrance", "last_writer"),
-            *("reload", "advice"),
+            *("bundle", "doubts", "reload", "advice"),
         ]
         assert (shown["version"], shown["container"]["id"], shown["container"]["state"]) == (1, ID, "lost")
         assert shown["node"]["cgroup"] == "v2"
@@ -239,8 +255,11 @@ class TestJson:
                 "declared_by": "DeviceAllow=/dev/char/195:0 rw",
                 "after_reload": False,
                 "denied_by": [{"cgroup": "/a.slice", "program": 11, "owner": None}],
+                "sources": ["ledger: seen in force"],
+                "stale": None,
             }
         ]
+        assert (shown["bundle"], shown["doubts"]) == ("/run/b/config.json", ["it asked for more"])
         assert shown["programs"] == [
             {
                 "cgroup": filters[0].control_group,
@@ -289,7 +308,7 @@ class TestJson:
         assert isinstance(shown["rules"], list)
         nulls = {key for key, value in shown["rules"][0].items() if value is None}
         asked = {"entitled", "effective", "declared", "declared_memory", "declared_disk", "declared_by", "after_reload"}
-        assert nulls == asked
+        assert nulls == asked | {"stale"}
         assert isinstance(shown["systemd"], dict)
         assert set(shown["systemd"].values()) == {None}
         assert (shown["programs"], shown["shield"], shown["last_writer"]) == (None, None, None)

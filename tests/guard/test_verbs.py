@@ -14,7 +14,7 @@ from gpuguard.guard import verbs
 from gpuguard.model.plan import Plan
 from gpuguard.model.reports import ReleaseReport, RepairReport
 from gpuguard.model.rule import Rule
-from gpuguard.model.runtime_record import RuntimeRecord
+from gpuguard.model.runtime_record import Identity, RuntimeRecord
 from gpuguard.model.state import State
 from gpuguard.model.verdict import Verdict
 from tests.guard import made
@@ -52,7 +52,7 @@ class TestFind:
         for name in (scope.name, id_of(scope), id_of(scope)[:12], id_of(scope)[:40]):
             assert verbs.find(post.guard, name).target.unit == scope.name
         for name in (id_of(scope)[:11], "", "docker", "f" * 64):
-            with pytest.raises(NotFoundError, match="no GPU container of this id or scope"):
+            with pytest.raises(NotFoundError, match="no GPU container of this id, name or scope"):
                 verbs.find(post.guard, name)
 
     async def test_a_short_id_of_two(self, sim: SimNode, station: Station) -> None:
@@ -64,6 +64,20 @@ class TestFind:
         with pytest.raises(NotFoundError, match="more than one GPU container begins with this id"):
             verbs.find(post.guard, "a" * 12)
         assert verbs.find(post.guard, id_of(scopes[1])).target.unit == scopes[1].name
+
+    async def test_by_name(self, sim: SimNode, station: Station) -> None:
+        """A name that one container has means it, an id that reads the same means the other; one of two means none."""
+        scopes = [sim.scope(hook_rules=[GPU0]) for _ in range(3)]
+        post = await station(sim)
+        for scope in scopes:
+            await post.becomes(scope, State.PROTECTED)
+        names = [Identity("web", "ml", "pod-0"), Identity("web"), Identity(id_of(scopes[0])[:12])]
+        for scope, identity in zip(scopes, names):
+            post.of(scope).record = RuntimeRecord(identity=identity)
+        assert verbs.find(post.guard, "ml/pod-0/web") is post.of(scopes[0])
+        assert verbs.find(post.guard, id_of(scopes[0])[:12]) is post.of(scopes[0])
+        with pytest.raises(NotFoundError, match="web: more than one GPU container has this name"):
+            verbs.find(post.guard, "web")
 
     async def test_a_container_without_gpu(self, sim: SimNode, station: Station) -> None:
         """A container without guarded devices is none of ours."""
