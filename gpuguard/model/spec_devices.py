@@ -15,6 +15,8 @@ from gpuguard.model.rule import BLOCK, CHAR, MAX_MAJOR, MAX_MINOR, Access, Rule
 
 _KINDS = {"": (CHAR, BLOCK), "a": (CHAR, BLOCK), CHAR: (CHAR,), BLOCK: (BLOCK,)}
 _WILDCARD = -1
+# Each one is compared with all before it. Engines write some dozens; a user may have them write as many as he likes.
+MAX_ENTRIES = 1024
 
 
 @dataclass(frozen=True)
@@ -40,9 +42,12 @@ class _Entry:
 
 
 def parse_devices(entries: Value) -> SpecDevices:
-    """Apply the entries of the list. Raises SpecError on what the runtimes refuse to start."""
+    """Apply the entries of the list. Raises SpecError on what the runtimes refuse to start, and on too many."""
+    values = entries.items()
+    if len(values) > MAX_ENTRIES:
+        entries.refuse(f"no more than {MAX_ENTRIES} entries")
     devices = SpecDevices()
-    for value in entries.items():
+    for value in values:
         entry = _entry(value)
         devices = _allow(devices, entry) if entry.allow else _deny(devices, entry)
     return devices

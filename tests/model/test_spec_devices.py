@@ -13,7 +13,7 @@ from gpuguard.errors import SpecError
 from gpuguard.model.json_text import parse_json
 from gpuguard.model.rule import Access, Rule
 from gpuguard.model.ruleset import RuleSet
-from gpuguard.model.spec_devices import SpecDevices, parse_devices
+from gpuguard.model.spec_devices import MAX_ENTRIES, SpecDevices, parse_devices
 
 NONE: dict[str, Any] = {"allow": False, "access": "rwm"}
 ALL: dict[str, Any] = {"allow": True, "access": "rwm"}
@@ -140,6 +140,15 @@ def test_what_no_runtime_takes(odd: dict[str, Any], complaint: str) -> None:
     with pytest.raises(SpecError) as raised:
         devices(odd)
     assert str(raised.value) == complaint
+
+
+@pytest.mark.invariant(10)
+def test_too_many_entries() -> None:
+    """A list that takes long to compare is not read: some thousands took minutes."""
+    rule = entry("c 195:0 rw")
+    assert devices(*[rule] * MAX_ENTRIES).allowed
+    with pytest.raises(SpecError, match="want no more than 1024 entries"):
+        devices(*[rule] * (MAX_ENTRIES + 1))
 
 
 _NUMBERS = st.sampled_from(["0", "1", "*"])
