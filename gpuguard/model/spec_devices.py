@@ -43,7 +43,7 @@ class _Entry:
 
 def parse_devices(entries: Value) -> SpecDevices:
     """Apply the entries of the list. Raises SpecError on what the runtimes refuse to start, and on too many."""
-    values = entries.items()
+    values = list(entries.items())
     if len(values) > MAX_ENTRIES:
         entries.refuse(f"no more than {MAX_ENTRIES} entries")
     devices = SpecDevices()
