@@ -63,11 +63,11 @@ class RuntimeRecord:
 
     `runtime` is who made it, "" where only its cgroup tells. `path` is the file with its specification, None where
     there is none that is believed; `since` when that was written, in seconds since the epoch; `nodes` the guarded
-    device nodes that it names. `grants` is what it was given for certain; `possible` all that its runtime and hooks may have
-    given, None where that cannot be told. `trusted`: the container has no right to write device rules itself (no
-    CAP_SYS_ADMIN), so that what is in force was given from outside; None: cannot be told.
-    `asked`: NVIDIA's hook is in its specification. `doubts` say what it may have been given for that, which cannot be
-    told; `refusal` why it was given nothing for it. `trouble` says why nothing can be told.
+    device nodes that it names. `grants` is what it was given for certain; `possible` all that its runtime and hooks
+    may have given, None where that cannot be told. `trusted`: the container has no right to write device rules itself
+    (no CAP_SYS_ADMIN), so that what is in force was given from outside; None: cannot be told. `asked`: NVIDIA's hook is
+    in its specification. `doubts` say what it may have been given for that, which cannot be told; `refusal` why it was
+    given nothing for it. `trouble` says why nothing can be told.
     """
 
     runtime: str = ""

@@ -41,9 +41,7 @@ class Verdict:
 _UNRESTRICTED = Verdict(State.UNRESTRICTED, "no device filter")
 
 
-def judge_unknown(
-    look: Observation, guarded: Callable[[Rule], bool], doubts: Sequence[str] = ()
-) -> Optional[Verdict]:
+def judge_unknown(look: Observation, guarded: Callable[[Rule], bool], doubts: Sequence[str] = ()) -> Optional[Verdict]:
     """Judge a scope of which no entitlement is known; None when it has nothing to guard.
 
     What it may use all the same is not believed to be given: that is excess. `doubts` say what it may have been given,
