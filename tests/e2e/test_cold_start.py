@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Callable
 
 import pytest
@@ -16,6 +17,7 @@ from tests.e2e import gate
 from tests.e2e.cold_start import ASKED, GIVEN, MARGIN, assert_cured, entitled, explain, lose
 from tests.e2e.conftest import Launch
 from tests.e2e.gpuguard import Gpuguard
+from tests.lab.containerd import Containerd
 from tests.lab.containers import Container, Docker, Engine
 from tests.lab.devices import GPU0, GPU1, Device
 from tests.lab.node import Node
@@ -23,6 +25,7 @@ from tests.lab.nvidia import toolkit
 from tests.lab.nvidia.driver import Driver, Inventory, uuid
 from tests.lab.prober import Prober
 
+PAUSE = 1.0  # seconds from one device to the next
 GPU2 = Device("/dev/nvidia2", 195, 2)
 
 
@@ -104,6 +107,49 @@ def test_request_of_dockers_own(docker: Docker, prober: Prober, launch: Launch) 
     guard = launch().start()
     guard.await_state(container.scope, "protected")
     assert_cured(guard, prober, container, ASKED, "env")
+
+
+@pytest.mark.parametrize("asked", [False, True], ids=["specification", "request"])
+def test_container_of_a_pod(containerd: Containerd, prober: Prober, launch: Launch, asked: bool) -> None:
+    """So it is with containerd, as a kubelet uses it."""
+    devices = ASKED if asked else GIVEN
+    if asked:
+        options = [f"--runc-binary={toolkit.RUNTIME}", "--env=NVIDIA_VISIBLE_DEVICES=0"]
+        container = containerd.run("pods-own", args=options)
+    else:
+        container = containerd.run("pods-own", GIVEN)
+    lose(prober, container, devices)
+    guard = launch().start()
+    guard.await_state(container.scope, "protected", container=container.id)
+    assert_cured(guard, prober, container, devices, "env" if asked else "spec")
+
+
+@pytest.mark.invariant(2)
+@pytest.mark.parametrize("reload", [False, True], ids=["undisturbed", "reload in the middle"])
+def test_hook_at_work_is_not_overtaken(engine: Engine, prober: Prober, launch: Launch, reload: bool) -> None:
+    """What is asked for is granted when the start is over, and not while the hook is giving it, one by one.
+
+    What a reload takes from it meanwhile, unseen, comes back then. On cgroup v2 the hook itself copies systemd's
+    program that denies: that is past help.
+    """
+    if reload and engine.node.mode == "v2":
+        pytest.skip("the hook makes a copy of systemd's program")
+    toolkit.configure(engine.node, {toolkit.PAUSE: str(PAUSE)})
+    guard = launch(guard={"poll_interval": "100ms"}).start()
+    begin = time.monotonic()
+    with ThreadPoolExecutor(1) as other:
+        start = other.submit(engine.run, "slow", (), toolkit.options(engine, visible="0"))
+        if reload:
+            time.sleep(1.5 * PAUSE)
+            engine.node.run(["systemctl", "daemon-reload"])
+        container = start.result()
+    assert time.monotonic() - begin >= PAUSE * len(ASKED)
+    if not reload:
+        assert guard.total("gpuguard_repairs_total", method="write") == 0
+    guard.await_state(container.scope, "protected")
+    assert set(entitled(guard, container)) == {device.rule for device in ASKED}
+    assert prober.denied(container.cgroup, ASKED) == []
+    assert prober.open(container.cgroup, GPU1).denied
 
 
 def test_request_for_control_nodes_alone(engine: Engine, prober: Prober, launch: Launch) -> None:
