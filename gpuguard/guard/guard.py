@@ -223,6 +223,7 @@ class Guard:
             writable=self.parts.devices.writable,
             filters=seen.filters if seen is not None else (),
             starting=starting,
+            elsewhere=scope.record.elsewhere if self.parts.devices.writable else None,
             managed=target.managed(writable=self.parts.devices.writable),
             unit_group="" if target.is_unit else target.unit_group or "",
         )

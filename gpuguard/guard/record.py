@@ -219,7 +219,7 @@ class Recorder:
         if verdict.state is State.STALE:
             self.metrics.drift("stale", "unknown", None)
             emit(self.log, KINDS.stale, **self._fields(scope), devices=self._names(verdict.stale), reason=scope.reason)
-        elif verdict.state is State.OPAQUE and scope.effective is not None:
+        elif verdict.state is State.OPAQUE and scope.entitled is None and scope.effective is not None:
             emit(self.log, KINDS.unclear, **self._fields(scope), reason=scope.reason)
         elif verdict.state is State.OPAQUE:
             emit(self.log, KINDS.blind, **self._fields(scope), reason=scope.reason)

@@ -39,6 +39,8 @@ def due(parts: Parts, scope: Scope) -> bool:
         return waiting and now - scope.consulted >= _AGAIN
     if scope.early:
         return now - scope.consulted >= _AGAIN
+    if scope.record.elsewhere is not None and now - scope.consulted >= _PATIENCE:
+        return True
     return scope.generation != parts.guarded.generation
 
 

@@ -57,6 +57,7 @@ def derive(
         asked=asked,
         doubts=requested.doubts,
         refusal=requested.refusal,
+        elsewhere=bundle.elsewhere,
     )
 
 

@@ -45,7 +45,7 @@ class Observation:
     (cgroup v1); else `filters` are the programs that make up `effective`. `starting` is whether the runtime had, before
     the list was read, not yet begun the container's own program; None where that cannot be told or was not asked.
     `managed` is whether systemd's rewrites reach the container; `unit_group` is the control group of its unit where the
-    container is in one below.
+    container is in one below. `elsewhere` is the control group whose rules count for it, where those of its own do not.
     """
 
     unit: str
@@ -63,6 +63,7 @@ class Observation:
     starting: Optional[bool] = None
     managed: bool = True
     unit_group: str = ""
+    elsewhere: Optional[str] = None
 
     @property
     def systemds_group(self) -> str:

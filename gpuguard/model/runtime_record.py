@@ -48,13 +48,15 @@ class Bundle:
     """A container's specification as found on disk: in a file that root alone can write, of this very run.
 
     `path` is the file's. `since` is when it was last changed, in seconds since the epoch: the container started after.
-    `pid` is that of the container's first process, where the runtime has noted it.
+    `pid` is that of the container's first process, where the runtime has noted it; `elsewhere` as in
+    RuntimeRecord.
     """
 
     path: str
     spec: OciSpec
     since: float
     pid: Optional[int] = None
+    elsewhere: Optional[str] = None
 
 
 @dataclass(frozen=True)
@@ -67,7 +69,8 @@ class RuntimeRecord:
     may have given, None where that cannot be told. `trusted`: the container has no right to write device rules itself
     (no CAP_SYS_ADMIN), so that what is in force was given from outside; None: cannot be told. `asked`: NVIDIA's hook is
     in its specification. `doubts` say what it may have been given for that, which cannot be told; `refusal` why it was
-    given nothing for it. `trouble` says why nothing can be told.
+    given nothing for it. `elsewhere` is the control group whose device rules count for it, where those of its own do
+    not. `trouble` says why nothing can be told.
     """
 
     runtime: str = ""
@@ -81,6 +84,7 @@ class RuntimeRecord:
     asked: bool = False
     doubts: tuple[str, ...] = ()
     refusal: Optional[str] = None
+    elsewhere: Optional[str] = None
     trouble: Optional[str] = None
 
     @property

@@ -84,6 +84,9 @@ def judge(
         if (guarded(rule) or rule.device in old) and not allowed.covers(rule) and rule.device not in entitled.released
     )
     state, reason = _state(look, entitled, lost, at_risk, stale)
+    if look.elsewhere is not None:
+        state = State.OPAQUE
+        reason = f"its first process is in {look.elsewhere}, whose device rules count for it, not its own"
     return Verdict(state, reason, lost=lost, at_risk=at_risk, excess=excess, blocked=blocked, stale=frozenset(stale))
 
 

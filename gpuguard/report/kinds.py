@@ -120,7 +120,7 @@ class KINDS(enum.Enum):
     blind = (
         "2d4167e63f1e4853940820595f9ee27e",
         "warning",
-        "{who}: the kernel's device list cannot be read, nothing is concluded or done until it can: {reason}",
+        "{who}: what it may open cannot be told, nothing is concluded or done until it can: {reason}",
     )
     observed = (
         "b9e9866cdb82493c82b0786c0a1c0669",

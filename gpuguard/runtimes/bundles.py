@@ -105,4 +105,5 @@ class Bundles:
             raise RuntimeFileError(f"{run.path}: not believed: another process has the number {pid} by now")
         if file.changed > started + _TOLERANCE:
             raise RuntimeFileError(f"{path}: not believed: it was changed after the container started")
-        return Bundle(path, spec, file.changed, pid)
+        elsewhere = self._processes.gated_elsewhere(pid, control_group)
+        return Bundle(path, spec, file.changed, pid, elsewhere)

@@ -41,6 +41,18 @@ class FirstProcesses:
                 return True
         return False
 
+    def gated_elsewhere(self, pid: int, control_group: str) -> Optional[str]:
+        """Return the v1 control group whose device rules count for it, None for its own or one below, and without v1.
+
+        Seen with runc 1.1 and systemd 252 and 257: the first container in a new slice within a slice stays in the
+        slice's group of the device hierarchy. Raises RuntimeFileError.
+        """
+        for line in (self._read(pid, "cgroup") or "").splitlines():
+            _, controllers, path = (*line.split(":", 2), "", "")[:3]
+            if "devices" in controllers.split(","):
+                return None if f"{path}/".startswith(f"{control_group}/") else path
+        return None
+
     def _read(self, pid: int, name: str) -> Optional[str]:
         path = self._proc / str(pid) / name
         try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Optional
 
 import pytest
@@ -45,6 +46,15 @@ NONE_LEFT = RuleSet.of("c 5:0 rwm")
 def test_the_state_that_is_named_first_wins(seen: Observation, known: Entitlement, state: State) -> None:
     """Where several states hold, the order of State decides; nothing that is unknown counts as false."""
     assert judge(seen, known, guarded).state is state
+
+
+@pytest.mark.invariant(4)
+def test_another_groups_rules_count() -> None:
+    """Of a container that is not in its control group the list there says nothing: it is not called protected."""
+    seen = replace(look(IN_FORCE, declaration(policy=DevicePolicy.AUTO)), elsewhere="/a.slice")
+    verdict = judge(seen, BOTH, guarded)
+    assert verdict.state is State.OPAQUE
+    assert "/a.slice" in (verdict.reason or "")
 
 
 @pytest.mark.invariant(4)

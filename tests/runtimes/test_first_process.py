@@ -6,6 +6,7 @@ import os
 import subprocess
 import time
 from pathlib import Path
+from typing import Optional
 
 import pytest
 
@@ -49,3 +50,20 @@ def test_the_group_and_those_below(tree: Tree, group: str, inside: bool) -> None
     """A process in the group or below it is in it, whichever hierarchy says so; a name that begins alike is not it."""
     tree.process(7, ["/", group], 1)
     assert FirstProcesses(tree.path("/proc")).is_in(7, "/a/b") is inside
+
+
+@pytest.mark.parametrize(
+    ("line", "elsewhere"),
+    [
+        ("8:devices:/a/b", None),
+        ("8:devices:/a/b/container", None),
+        ("8:devices:/a", "/a"),
+        ("8:devices:/a/bc", "/a/bc"),
+        ("8:cpu,devices:/a:x.slice", "/a:x.slice"),
+        ("8:cpu,cpuacct:/", None),
+    ],
+)
+def test_whose_device_rules_count(tree: Tree, line: str, elsewhere: Optional[str]) -> None:
+    """Only the device hierarchy of cgroup v1 says it, whatever the others do."""
+    tree.write("/proc/7/cgroup", f"9:memory:/\n{line}\n0::/a/b\n")
+    assert FirstProcesses(tree.path("/proc")).gated_elsewhere(7, "/a/b") == elsewhere
