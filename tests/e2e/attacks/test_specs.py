@@ -141,8 +141,6 @@ def test_specifications_that_are_not_believed(arena: Arena) -> None:
         places.append(specs.place(arena, suspect, specification))
         junk(places[-1] / "config.json", json.dumps(specification))
     arena.withstand(*suspects, heals=False)
-    for suspect in suspects:
-        assert arena.guard.run("explain", suspect.scope).returncode in {0, 4}
     for place in places:
         shutil.rmtree(place)
 
