@@ -151,6 +151,10 @@ class Guard:
         except CgroupUnreadableError:  # the look itself says so
             return
         if seen.rules.missing(scope.entitled.rules):
+            try:  # whose numbers these are is asked before anything is given back
+                self.parts.guarded.refresh()
+            except CgroupUnreadableError as error:
+                self.parts.recorder.trouble("/", error)
             await self.parts.sentinel.caught_up()
 
     async def _scope(self, control_group: str) -> Optional[Scope]:
@@ -248,7 +252,7 @@ class Guard:
             reloading=self.parts.causes.reloading(look.at),
             wall_clock=time.time(),
             record=scope.record,
-            stale=frozenset(records.stale(self.parts, scope)),
+            stale=records.idle(self.parts, scope).union(records.stale(self.parts, scope)),
         )
         if scope.entitled is None:
             scope.verdict, scope.plan = judge_unknown(look, self.parts.guarded, scope.record.doubts), Plan()
@@ -276,7 +280,8 @@ class Guard:
             self.parts.recorder.trouble(scope.target.control_group, error)
 
     def _judge(self, scope: Scope, look: Observation, entitled: Entitlement, *, second_look: bool) -> None:
-        verdict = scope.verdict = judge(look, entitled, self.parts.guarded, records.stale(self.parts, scope))
+        stale, idle = records.stale(self.parts, scope), records.idle(self.parts, scope)
+        verdict = scope.verdict = judge(look, entitled, self.parts.guarded, stale, idle)
         scope.plan = plan(
             look,
             entitled,

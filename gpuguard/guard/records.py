@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol
 
 from gpuguard.errors import GpuguardError
 from gpuguard.model import stale as numbers
+from gpuguard.model.grant import Source
 from gpuguard.model.rule import Rule
 from gpuguard.model.runtime_record import RuntimeRecord
 
@@ -18,6 +20,7 @@ if TYPE_CHECKING:
 # Seconds.
 _AGAIN = 1.0
 _PATIENCE = 15.0
+_LATER = 300.0
 
 
 class Records(Protocol):
@@ -35,10 +38,12 @@ def due(parts: Parts, scope: Scope) -> bool:
     now = time.monotonic()
     if scope.record.path is None:
         # Some files are written when the control group is there already.
-        waiting = scope.consulted - scope.known_since < _PATIENCE
-        return waiting and now - scope.consulted >= _AGAIN
-    if scope.early:
+        if scope.consulted - scope.known_since < _PATIENCE:
+            return now - scope.consulted >= _AGAIN
+    elif scope.early:
         return now - scope.consulted >= _AGAIN
+    elif scope.record.trouble is not None and now - scope.consulted >= _LATER:
+        return True
     if scope.record.elsewhere is not None and now - scope.consulted >= _PATIENCE:
         return True
     return scope.generation != parts.guarded.generation
@@ -54,11 +59,28 @@ async def consult(parts: Parts, policy: Policy, scope: Scope) -> None:
     try:
         scope.record = await parts.records.read(scope)
     except GpuguardError as error:
-        scope.record = RuntimeRecord(trouble=str(error))
+        scope.record = _as_before(scope.record, str(error))
         if scope.consulted - scope.known_since >= _PATIENCE:
-            parts.recorder.trouble(scope.target.control_group, error)
+            parts.recorder.unbelieved(scope.target.control_group, error)
     young = time.time() - scope.record.since < policy.settle
     scope.early = scope.record.asked and bool(starting or young)
+
+
+def settled(scope: Scope) -> RuntimeRecord:
+    """Return what grants: not what was read while NVIDIA's hook may have been at work, which is read again."""
+    return replace(scope.record, grants=()) if scope.early else scope.record
+
+
+def _as_before(known: RuntimeRecord, trouble: str) -> RuntimeRecord:
+    """Return what is left of what was read when it cannot be read again: what does not change in a container's life.
+
+    Above all a container that may write its own list may do so still. What NVIDIA's hook gave is another matter once
+    the devices have changed.
+    """
+    if known.path is None:
+        return RuntimeRecord(trouble=trouble)
+    grants = tuple(grant for grant in known.grants if grant.source is not Source.REQUEST)
+    return replace(known, grants=grants, trouble=trouble)
 
 
 def stale(parts: Parts, scope: Scope) -> Mapping[Rule, str]:
@@ -66,3 +88,10 @@ def stale(parts: Parts, scope: Scope) -> Mapping[Rule, str]:
     rules = scope.record.rules.union(scope.entitled.rules if scope.entitled is not None else ())
     drivers = scope.entitled.drivers if scope.entitled is not None else frozenset()
     return numbers.stale(rules, drivers, parts.guarded.majors, scope.record.nodes, parts.guarded.nodes)
+
+
+def idle(parts: Parts, scope: Scope) -> frozenset[Rule]:
+    """Return the rules whose driver is not loaded now."""
+    if scope.entitled is None:
+        return frozenset()
+    return numbers.unloaded(scope.entitled.rules, scope.entitled.drivers, parts.guarded.majors)

@@ -132,10 +132,10 @@ class Scope:
 
     @property
     def owed(self) -> frozenset[Rule]:
-        """What is to be given back when it is missing: not what the last look found stale."""
+        """What is to be given back when it is missing: not what the last look found stale, or without its driver."""
         if self.entitled is None:
             return frozenset()
-        return self.entitled.rules - (self.verdict.stale if self.verdict is not None else frozenset())
+        return self.entitled.rules - (self.verdict.stale | self.verdict.idle if self.verdict else frozenset())
 
     @property
     def start_matters(self) -> bool:

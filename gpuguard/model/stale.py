@@ -44,6 +44,15 @@ def stale(
     return found
 
 
+def unloaded(
+    rules: Collection[Rule], drivers_then: Collection[tuple[str, int, str]], majors_now: Majors
+) -> frozenset[Rule]:
+    """Return the rules whose driver is not loaded now: nobody knows which major it, or another one, will have next."""
+    known = {(kind, major) for kind, major, _ in drivers_then}
+    there = {(kind, major) for kind, major, _ in majors_now.drivers}
+    return frozenset(rule for rule in rules if (rule.kind, rule.major) in known - there)
+
+
 def _by_driver(rule: Rule, drivers_then: Collection[tuple[str, int, str]], majors_now: Majors) -> Optional[str]:
     if rule.major is None:
         return None

@@ -27,6 +27,7 @@ class Verdict:
     cannot be told), `excess` is effective and guarded but neither entitled nor released. `blocked` is
     the part of `lost` that no declaration brings back: a program that is not systemd's denies it. `stale` is what
     it was entitled to while the numbers were its driver's: neither lost nor at risk, and excess where it is in force.
+    `idle` is what has no driver now: it may come back under another number, and is not given back before it does.
     """
 
     state: State
@@ -36,6 +37,7 @@ class Verdict:
     excess: Rules = _NONE
     blocked: Rules = _NONE
     stale: Rules = _NONE
+    idle: Rules = _NONE
 
 
 _UNRESTRICTED = Verdict(State.UNRESTRICTED, "no device filter")
@@ -62,21 +64,22 @@ def judge(
     entitled: Entitlement,
     guarded: Callable[[Rule], bool],
     stale: Mapping[Rule, str] = _NOTHING,
+    idle: Rules = _NONE,
 ) -> Verdict:
     """Compare the three lists. Where several states hold, State's order decides.
 
-    `stale` says of which rules the numbers belong to somebody else now, and why.
+    `stale` says of which rules the numbers belong to somebody else now, and why; `idle` which have no driver now.
     """
     if look.effective is None:
         return _opaque(look)
     if look.unrestricted:
         return _UNRESTRICTED
     stale = {rule: why for rule, why in stale.items() if rule in entitled.rules}
-    rules = entitled.rules.difference(stale)
+    rules = entitled.rules.difference(stale, idle)
     lost = look.effective.missing(rules)
     blocked = frozenset(rule for rule in lost if _blocking(look, rule))
     at_risk = _undeclared(look, rules)
-    allowed = RuleSet(rules)
+    allowed = RuleSet(rules | idle)
     old = {rule.device for rule in stale}
     excess = frozenset(
         rule
@@ -87,7 +90,7 @@ def judge(
     if look.elsewhere is not None:
         state = State.OPAQUE
         reason = f"its first process is in {look.elsewhere}, whose device rules count for it, not its own"
-    return Verdict(state, reason, lost=lost, at_risk=at_risk, excess=excess, blocked=blocked, stale=frozenset(stale))
+    return Verdict(state, reason, lost, at_risk, excess, blocked, stale=frozenset(stale), idle=idle & entitled.rules)
 
 
 def _opaque(look: Observation) -> Verdict:

@@ -189,3 +189,30 @@ async def test_another_driver_has_the_number(sim: SimNode, station: Station) -> 
     scope.write_rules([GPU0], verb="deny")
     await post.rounds(10)
     assert not has(scope, GPU0)
+
+
+@pytest.mark.invariant(1)
+async def test_its_driver_is_away(sim: SimNode, station: Station) -> None:
+    """Its number may be another's next: what is lost meanwhile comes back when the driver does, under its number."""
+    post = await station(sim)
+    hear(post, RuntimeRecord)
+    scope = sim.scope(hook_rules=[GPU0])
+    await post.becomes(scope, State.PROTECTED)
+    known = post.of(scope).entitled
+    assert known is not None
+    post.guard.keep(post.of(scope), replace(known, drivers=frozenset({("c", 195, "nvidia")})))
+    guarded = post.guard.parts.guarded
+    guarded.refresh = lambda: None  # type: ignore[method-assign]  # the host has no such driver
+
+    def now(*drivers: tuple[str, int, str]) -> None:
+        guarded._majors = Majors(frozenset(drivers))
+        guarded.generation += 1
+        post.assembly.watch.want(scope.group, fresh=True)
+
+    now()
+    await post.until(lambda: not post.of(scope).owed, "it is given back all the same")
+    scope.write_rules([GPU0], verb="deny")
+    await post.rounds(10)
+    assert not has(scope, GPU0)
+    now(("c", 195, "nvidia"))
+    await post.until(lambda: has(scope, GPU0), "it did not come back")

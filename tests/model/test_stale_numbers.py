@@ -69,6 +69,17 @@ def test_a_number_outside_the_classes_is_not_declared_along() -> None:
 
 
 @pytest.mark.invariant(1)
+def test_without_its_driver_nothing_is_given_back() -> None:
+    """Under which number it comes back nobody knows: neither lost nor excess until then, and not granted."""
+    known, idle = entitlement(str(GPU), str(UVM)), frozenset({UVM})
+    for effective in (RuleSet.of(str(GPU)), RuleSet.of(str(GPU), str(UVM))):
+        seen = look(effective, declaration("/dev/char/1:0 rw"))
+        verdict = judge(seen, known, guarded, {}, idle)
+        assert (verdict.state, verdict.excess, verdict.idle) == (State.PROTECTED, frozenset(), idle)
+        assert not plan(seen, known, verdict, guarded=guarded, merge=spell, protect=True)
+
+
+@pytest.mark.invariant(1)
 @given(FULL_LOOKS, ENTITLEMENTS, st.frozensets(st.sampled_from(["c 1:0", "c 1:1", "c 1:2"])))
 def test_never_granted(seen: Observation, known: Entitlement, devices: frozenset[str]) -> None:
     """Whatever was seen: no stale rule is written, and none is declared that was not."""
