@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import fcntl
 import os
-from collections.abc import Iterable
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Optional
@@ -17,7 +16,6 @@ from gpuguard.model.mounts import ContainerInit, HostDev, parse_mountinfo
 # linux/nsfs.h: _IO(0xb7, 1) and _IO(0xb7, 2).
 _GET_USERNS, _GET_PARENT = 0xB701, 0xB702
 _MAX_BYTES = 1 << 20
-_MAX_PROCESSES = 4096
 _HELD = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
 _READ = os.O_RDONLY | os.O_CLOEXEC
 # Fields of /proc/PID/stat after the name, from the state on: the 22nd of all (proc_pid_stat(5)).
@@ -52,15 +50,6 @@ class ContainerInits:
         if point.device != device:
             return None
         return HostDev(device, (point.root.rstrip("/") + dev[len(point.path.rstrip("/")) :]).rstrip("/"))
-
-    def eldest(self, pids: Iterable[int]) -> Optional[int]:
-        """Return the one of a container's processes that was there first, None when none is there any more."""
-        started = {}
-        for pid in sorted(pids)[:_MAX_PROCESSES]:
-            found = _started(_read(str(self._proc / str(pid) / "stat")))
-            if found is not None:
-                started[pid] = found
-        return min(started, key=lambda pid: (started[pid], pid)) if started else None
 
     def look(self, pid: int, control_group: str) -> Optional[ContainerInit]:
         """Return what is seen of a container's first process; None unless it is in that control group, or below.
@@ -161,7 +150,7 @@ def _started(text: Optional[str]) -> Optional[int]:
 
 
 def _is_in(text: Optional[str], control_group: str) -> bool:
-    paths = [line.split(":", 2)[2] for line in (text or "").splitlines() if line.count(":") > 1]
+    paths = [line.split(":", 2)[2] for line in (text or "").split("\n") if line.count(":") > 1]
     return any(_within(path, control_group) for path in paths)
 
 

@@ -12,7 +12,7 @@ from gpuguard.model.majors import Majors
 from gpuguard.model.nested import Groups, without
 from gpuguard.model.observation import Observation
 from gpuguard.model.rule import Rule
-from gpuguard.model.ruleset import RuleSet
+from gpuguard.model.ruleset import RuleSet, largest_rules
 from gpuguard.model.runtime_record import RuntimeRecord
 from gpuguard.model.stale import drivers_of
 
@@ -114,7 +114,7 @@ def _seen(
         rules = known.rules - refused
         return replace(known, rules=rules, quiet_since=look.at) if rules else None
     new = frozenset(rule for rule in RuleSet(known.rules).missing(seen) if rule.device not in known.released)
-    return replace(known, rules=_widest(known.rules | new), quiet_since=look.at) if new else known
+    return replace(known, rules=largest_rules(known.rules | new), quiet_since=look.at) if new else known
 
 
 def _recorded(
@@ -138,7 +138,7 @@ def _recorded(
     known = known or _first(look, frozenset(), wall_clock)
     return replace(
         known,
-        rules=_widest(known.rules | rules),
+        rules=largest_rules(known.rules | rules),
         by_spec=known.by_spec.union(rule for rule in rules if new[rule] is Source.SPEC),
         by_request=known.by_request.union(rule for rule in rules if new[rule] is Source.REQUEST),
     )
@@ -176,21 +176,16 @@ def note_drivers(known: Entitlement, majors: Majors) -> Entitlement:
 def unlearn(known: Entitlement, self_given: RuleSet, before: frozenset[Rule]) -> Entitlement:
     """Forget what a container has given itself, where a look has learnt it already; `before` is what it had."""
     rules = frozenset(rule for rule in known.rules if not self_given.covers(rule))
-    return replace(known, rules=_widest(rules | before))
+    return replace(known, rules=largest_rules(rules | before))
 
 
 def grant(known: Entitlement, rules: frozenset[Rule]) -> Entitlement:
     """Add rules that were given on purpose, released devices among them."""
     given = frozenset(rule.device for rule in rules)
-    return replace(known, rules=_widest(known.rules | rules), released=known.released - given)
+    return replace(known, rules=largest_rules(known.rules | rules), released=known.released - given)
 
 
 def _refused(rules: frozenset[Rule], look: Observation) -> frozenset[Rule]:
     """Return the rules that the runtime's own program does not accept."""
     programs = [entry for entry in own(look.filters, look.control_group) if entry.owner is Owner.RUNTIME]
     return frozenset(rule for rule in rules if denying(programs, rule))
-
-
-def _widest(rules: frozenset[Rule]) -> frozenset[Rule]:
-    """Drop the rules that another one covers."""
-    return frozenset(rule for rule in rules if not any(other.covers(rule) for other in rules if other != rule))

@@ -95,11 +95,6 @@ class GpuInventory:
         minors = {gpu.minor for gpu in self.gpus}
         return minors <= set(nodes) <= minors | self.excluded
 
-    def path_of(self, rule: Rule) -> Optional[str]:
-        """Return the path of the node that a rule is for."""
-        number = rule_number(rule)
-        return next((path for path, node in self.nodes.items() if node.number == number), None)
-
     def numbers(self) -> dict[str, DeviceNumber]:
         """Return the nodes' numbers, by path."""
         return {path: node.number for path, node in self.nodes.items()}

@@ -11,7 +11,7 @@ from __future__ import annotations
 import posixpath
 import re
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple, Optional
 
@@ -62,14 +62,15 @@ def corroborated(
     points = parse_mountinfo(init.mountinfo)
     if points is None or not _made_by_runtime(init, spec) or _exposed(spec, points, dev, nodes):
         return None
-    binds = _destinations(spec.mounts, points)
-    if binds is None:
+    destinations = _destinations(spec.mounts, points)
+    if destinations is None:
         return None
+    binds = frozenset(destinations)
     found = set()
     for point in points:
         path = _in_dev(point, dev)
         number = nodes.get(path) if path == point.path else None
-        if number is not None and point.flags >= _FLAGS and not any(_within(point.path, bind) for bind in binds):
+        if number is not None and point.flags >= _FLAGS and binds.isdisjoint(_levels(point.path)):
             found.add(number)
     return frozenset(found)
 
@@ -77,7 +78,8 @@ def corroborated(
 def parse_mountinfo(text: str) -> Optional[tuple[MountPoint, ...]]:
     """Read a mountinfo; None when a line of it is no mount."""
     points = []
-    for line in text.splitlines():
+    # A path may have any other character in it that splitlines() takes for an end.
+    for line in text.removesuffix("\n").split("\n"):
         fields = line.split(" ")
         if len(fields) < _LEAST_FIELDS or _SEPARATOR not in fields[_LEAST_FIELDS:]:
             return None
@@ -100,10 +102,10 @@ def _made_by_runtime(init: ContainerInit, spec: OciSpec) -> bool:
 
 def _exposed(spec: OciSpec, points: tuple[MountPoint, ...], dev: HostDev, nodes: Mapping[str, DeviceNumber]) -> bool:
     """Whether the container has a directory with the host's nodes, to mount them from: by its word or in fact."""
-    if any(_is_bind(mount) and _above_nodes(_clean(mount.source), nodes) for mount in spec.mounts):
+    above = _above(nodes)
+    if any(_is_bind(mount) and _clean(mount.source) in above for mount in spec.mounts):
         return True
-    inside = [_in_dev(point, dev) for point in points]
-    return any(path is not None and _above_nodes(path, nodes) for path in inside)
+    return any(_in_dev(point, dev) in above for point in points)
 
 
 def _destinations(mounts: tuple[Mount, ...], points: tuple[MountPoint, ...]) -> Optional[list[str]]:
@@ -145,14 +147,17 @@ def _in_dev(point: MountPoint, dev: HostDev) -> Optional[str]:
     return "/dev" if dev.prefix.startswith(root + "/") else None
 
 
-def _above_nodes(directory: str, nodes: Mapping[str, DeviceNumber]) -> bool:
-    """Whether it is a directory that has some of the nodes below it."""
-    prefix = directory if directory.endswith("/") else directory + "/"
-    return directory in {"/", "/dev"} or any(path.startswith(prefix) for path in nodes)
+def _above(nodes: Iterable[str]) -> frozenset[str]:
+    """Return the directories that have some of the nodes below them."""
+    return frozenset({"/", "/dev"}.union(*(_levels(posixpath.dirname(path)) for path in nodes)))
 
 
-def _within(path: str, directory: str) -> bool:
-    return path == directory or path.startswith(directory if directory.endswith("/") else directory + "/")
+def _levels(path: str) -> Iterator[str]:
+    """Yield a path, and all directories that it is below."""
+    while path.strip("/"):
+        yield path
+        path = posixpath.dirname(path)
+    yield "/"
 
 
 def _clean(path: str) -> str:

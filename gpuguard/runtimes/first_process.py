@@ -35,7 +35,7 @@ class FirstProcesses:
 
     def is_in(self, pid: int, control_group: str) -> bool:
         """Whether it is in a control group or below. Raises RuntimeFileError."""
-        for line in (self._read(pid, "cgroup") or "").splitlines():
+        for line in (self._read(pid, "cgroup") or "").split("\n"):
             _, _, path = (*line.split(":", 2), "", "")[:3]
             if path == control_group or path.startswith(f"{control_group}/"):
                 return True
@@ -47,7 +47,7 @@ class FirstProcesses:
         Seen with runc 1.1 and systemd 252 and 257: the first container in a new slice within a slice stays in the
         slice's group of the device hierarchy. Raises RuntimeFileError.
         """
-        for line in (self._read(pid, "cgroup") or "").splitlines():
+        for line in (self._read(pid, "cgroup") or "").split("\n"):
             _, controllers, path = (*line.split(":", 2), "", "")[:3]
             if "devices" in controllers.split(","):
                 return None if f"{path}/".startswith(f"{control_group}/") else path

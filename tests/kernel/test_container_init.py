@@ -140,14 +140,6 @@ class TestLook:
         for pid in (ended.pid, 0, -1, 1 << 40):
             assert LOOK.look(pid, "/") is None
 
-    def test_eldest(self, start: Start) -> None:
-        """The one that was there first, by the kernel's count and not by its number."""
-        first = start()
-        second = start()
-        assert LOOK.eldest([second, first]) == first
-        assert LOOK.eldest([second, 0, 1 << 40]) == second
-        assert LOOK.eldest([]) is None
-
 
 class TestHostDev:
     """How mountinfo names the host's /dev."""
