@@ -21,7 +21,7 @@ from gpuguard.model.gpu_inventory import GpuInventory
 from gpuguard.model.gpu_translation import granted, translate
 from gpuguard.model.majors import DeviceNumber
 from gpuguard.model.mounts import corroborated
-from gpuguard.model.nvidia_request import Request, honoured, request_of
+from gpuguard.model.nvidia_request import HookRequest, honoured, request_of
 from gpuguard.model.runtime_record import Bundle, RuntimeRecord
 from gpuguard.model.scope_name import NSPAWN
 from gpuguard.runtimes.records import RuntimeFiles
@@ -73,7 +73,7 @@ class NodeRecords:
             requested = await self._requested(bundle, request, group)
         return derive(scope.container.runtime, identity, bundle, self._guarded, requested)
 
-    async def _requested(self, bundle: Bundle, request: Request, control_group: str) -> Requested:
+    async def _requested(self, bundle: Bundle, request: HookRequest, control_group: str) -> Requested:
         """Return what NVIDIA's hook gave a container."""
         try:
             toolkit = await self._read("the toolkit's files", self._toolkits.of, request)

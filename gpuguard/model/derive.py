@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Optional
 
+from gpuguard.model.clean import clean
 from gpuguard.model.grant import Grant, Source
 from gpuguard.model.oci_spec import OciSpec
 from gpuguard.model.rule import Access, Rule
@@ -14,7 +15,8 @@ from gpuguard.model.runtime_record import Bundle, Identity, RuntimeRecord
 
 _MAY_WRITE = "CAP_SYS_ADMIN"
 _CDI = "cdi.k8s.io/"
-_LONGEST = 200
+# Of the annotations that are told, and of one of them.
+_MOST_CDI, _LONGEST = 8, 200
 
 
 @dataclass(frozen=True)
@@ -74,11 +76,12 @@ def may_write(spec: OciSpec) -> bool:
 
 def _of_spec(bundle: Bundle, guarded: Callable[[Rule], bool]) -> Iterator[Grant]:
     # A pod's user can choose an annotation: it says where the rules come from, and gives nothing.
-    asked = sorted(value[:_LONGEST] for key, value in bundle.spec.annotations.items() if key.startswith(_CDI))
-    cdi = f" (CDI: {', '.join(asked)})" if asked else ""
+    asked = sorted(clean(value, _LONGEST) for key, value in bundle.spec.annotations.items() if key.startswith(_CDI))
+    cdi = f" (CDI: {', '.join(asked[:_MOST_CDI])})" if asked else ""
+    why = f"linux.resources.devices in {bundle.path}{cdi}"
     for rule in sorted(bundle.spec.allowed, key=lambda rule: rule.sort_key):
         if guarded(rule):
-            yield Grant(rule, Source.SPEC, f"linux.resources.devices in {bundle.path}{cdi}")
+            yield Grant(rule, Source.SPEC, why)
 
 
 def _of_request(requested: Requested, guarded: Callable[[Rule], bool]) -> Iterator[Grant]:

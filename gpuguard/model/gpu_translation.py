@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Optional
 
+from gpuguard.model.clean import clean
 from gpuguard.model.gpu_inventory import (
     CONTROL_NODE,
     MODESET_NODE,
@@ -30,6 +31,9 @@ from gpuguard.model.rule import Rule
 # The hook itself loads the driver and makes nodes that are missing (load-kmods, src/nvc.c), after the specification was
 # written: as for the first container after a boot. Such a node may have been given; only a mount can tell. Seconds.
 LOADING = 30.0
+
+# Of the name of one device, and doubts that are told.
+_SHOWN, _MOST_DOUBTS = 100, 16
 
 # "video" needs CUDA's libraries, and these their devices.
 _NEED_UVM = frozenset({"compute", "video"})
@@ -89,11 +93,16 @@ def granted(
     if mounted is None or translation.elsewhere:
         open_ = translation.possible - translation.exact
         doubts = tuple(f"{rule.device} may have been given, which cannot be told" for rule in _sorted(open_))
-        return translation.exact, translation.unknown + doubts
+        return translation.exact, _some(translation.unknown + doubts)
     rules = frozenset(rule for rule in translation.possible if rule_number(rule) in mounted)
     missing = translation.exact - rules
     doubts = tuple(f"{rule.device} was asked for, but is not mounted in the container" for rule in _sorted(missing))
-    return rules, translation.unknown + doubts
+    return rules, _some(translation.unknown + doubts)
+
+
+def _some(doubts: tuple[str, ...]) -> tuple[str, ...]:
+    left = len(doubts) - _MOST_DOUBTS
+    return (*doubts[:_MOST_DOUBTS], f"and {left} more of these") if left > 0 else doubts
 
 
 def _sorted(rules: Iterable[Rule]) -> list[Rule]:
@@ -205,16 +214,16 @@ class _Work:
         for gpu in gpus:
             if self._instances(gpu):
                 self.possible.update((*self._gpu(gpu), *self._access(gpu)))
-        self.unknown.append(f"{device[:100]}: only NVML can tell which MIG instance that is")
+        self.unknown.append(f"{clean(device, _SHOWN)}: only NVML can tell which MIG instance that is")
 
     def _anything(self, device: str, why: str) -> None:
         self.possible.update(self.rules(self.inventory.gpu_nodes().values()))
         for gpu in self.inventory.gpus or ():
             self.possible.update(self._access(gpu))
-        self.unknown.append(f"{device[:100]}: {why}")
+        self.unknown.append(f"{clean(device, _SHOWN)}: {why}")
 
     def _lost(self, device: str) -> None:
-        self.unknown.append(f"{device[:100]}: the host has no such GPU now")
+        self.unknown.append(f"{clean(device, _SHOWN)}: the host has no such GPU now")
 
     def _gpu(self, gpu: Gpu) -> Iterator[Rule]:
         return self.rules([path for minor, path in self.inventory.gpu_nodes().items() if minor == gpu.minor])

@@ -12,12 +12,17 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Optional, Union
 
+from gpuguard.model.clean import clean
 from gpuguard.model.oci_spec import Hook, Mount, OciSpec
 from gpuguard.model.toolkit import Toolkit, split
 
 VISIBLE_DEVICES = "NVIDIA_VISIBLE_DEVICES"
 DRIVER_CAPABILITIES = "NVIDIA_DRIVER_CAPABILITIES"
 ALL = "all"
+# No host has as many GPUs and MIG instances; each one that is asked for is looked for.
+MAX_DEVICES = 1024
+# Of what is told of a request.
+_SHOWN = 200
 
 _HOOKS = frozenset({"nvidia-container-runtime-hook", "nvidia-container-toolkit"})
 _STAGES = frozenset({"prestart", "createRuntime"})
@@ -31,7 +36,7 @@ _CONFIG_VARIABLES = ("NVIDIA_CTK_CONFIG_FILE_PATH", "XDG_CONFIG_HOME")
 
 
 @dataclass(frozen=True)
-class Request:
+class HookRequest:
     """The hook in a specification.
 
     `configuration` is the config.toml that its arguments name, None for none; `trouble` says what about it is not
@@ -59,7 +64,7 @@ class Honoured:
     root: str = ""
 
 
-def request_of(spec: OciSpec) -> Optional[Request]:
+def request_of(spec: OciSpec) -> Optional[HookRequest]:
     """Find NVIDIA's hook in a specification; None where it is not there, or does nothing."""
     for hook in spec.hooks:
         if hook.stage in _STAGES and posixpath.basename(hook.path) in _HOOKS:
@@ -69,12 +74,12 @@ def request_of(spec: OciSpec) -> Optional[Request]:
     return None
 
 
-def _asked(hook: Hook) -> Optional[Request]:
+def _asked(hook: Hook) -> Optional[HookRequest]:
     """Read the hook's command line as Go's flag package does: one dash or two, a value after = or apart."""
     named = [entry.partition("=")[0] for entry in hook.env]
     for variable in _CONFIG_VARIABLES:
         if variable in named:
-            return Request(hook, trouble=f"its environment names a configuration ({variable})")
+            return HookRequest(hook, trouble=f"its environment names a configuration ({variable})")
     configuration = None
     rest = list(hook.args[1:])
     while rest and rest[0].startswith("-"):
@@ -82,8 +87,8 @@ def _asked(hook: Hook) -> Optional[Request]:
         if flag == "config" and (equals or rest):
             configuration = value if equals else rest.pop(0)
         elif flag != "debug":
-            return Request(hook, trouble=f"its argument {flag!r} is not known")
-    return Request(hook, configuration) if rest[:1] == ["prestart"] else None
+            return HookRequest(hook, trouble=f"its argument {clean(flag, _SHOWN)!r} is not known")
+    return HookRequest(hook, configuration) if rest[:1] == ["prestart"] else None
 
 
 def privileged(spec: OciSpec) -> bool:
@@ -91,7 +96,7 @@ def privileged(spec: OciSpec) -> bool:
     return _PRIVILEGED in (spec.capabilities or ())
 
 
-def honoured(request: Request, spec: OciSpec, toolkit: Toolkit, started: float) -> Union[Honoured, str]:
+def honoured(request: HookRequest, spec: OciSpec, toolkit: Toolkit, started: float) -> Union[Honoured, str]:
     """Return what the hook gave for this specification, or why that cannot be said or nothing was given.
 
     `started` is when the specification was written, in seconds since the epoch: a configuration that was changed later
@@ -111,13 +116,13 @@ def honoured(request: Request, spec: OciSpec, toolkit: Toolkit, started: float) 
     capabilities = _capabilities(spec, toolkit)
     if not capabilities <= toolkit.supported:
         unknown = ", ".join(sorted(capabilities - toolkit.supported))
-        return f"{DRIVER_CAPABILITIES} asks for what {where} does not support: {unknown[:200]}"
+        return f"{DRIVER_CAPABILITIES} asks for what {where} does not support: {clean(unknown, _SHOWN)}"
     return Honoured(devices, capabilities, asked, manages_mig, toolkit.root)
 
 
-def _refusal(request: Request, toolkit: Toolkit, started: float, where: str) -> Optional[str]:
+def _refusal(request: HookRequest, toolkit: Toolkit, started: float, where: str) -> Optional[str]:
     if request.trouble is not None:
-        return f"{request.hook.path}: {request.trouble}"
+        return f"{clean(request.hook.path, _SHOWN)}: {request.trouble}"
     if toolkit.changed > started:
         return f"{where} was changed after the container's start: what it said then is not known"
     if toolkit.disabled:
@@ -131,7 +136,7 @@ def _devices(spec: OciSpec, toolkit: Toolkit, where: str) -> Union[tuple[tuple[s
     """Return the devices that are asked for and where, or why there are none."""
     volumes = tuple(_volumes(spec.mounts)) if toolkit.volume_mounts else ()
     if volumes:
-        devices, asked = volumes, f"mounts below {_VOLUMES}: {', '.join(volumes)[:200]}"
+        devices, asked = volumes, f"mounts below {_VOLUMES}: {clean(', '.join(volumes), _SHOWN)}"
     else:
         found = _by_variable(spec, toolkit)
         if isinstance(found, str):
@@ -141,6 +146,9 @@ def _devices(spec: OciSpec, toolkit: Toolkit, where: str) -> Union[tuple[tuple[s
             return f"{where} takes {asked.partition('=')[0]} from privileged containers only"
     if any("=" in device for device in devices):
         return f"{asked}: CDI devices, which the hook does not give"
+    devices = tuple(dict.fromkeys(devices))
+    if len(devices) > MAX_DEVICES:
+        return f"{asked}: more than {MAX_DEVICES} devices, which no host has"
     return devices, asked
 
 
@@ -172,7 +180,7 @@ def _by_variable(spec: OciSpec, toolkit: Toolkit) -> Union[tuple[tuple[str, ...]
         if _legacy(spec):
             return f"only CUDA_VERSION asks for GPUs, which is the image's: nobody has set {VISIBLE_DEVICES}"
         return f"{VISIBLE_DEVICES} is not set"
-    asked = f"{names[0]}={spec.env[names[0]][:200]}"
+    asked = f"{names[0]}={clean(spec.env[names[0]], _SHOWN)}"
     devices = split(spec.env[names[0]])
     if not devices or "void" in devices:
         return f"{asked} asks for nothing"

@@ -12,7 +12,7 @@ import posixpath
 from pathlib import Path
 
 from gpuguard.errors import RuntimeFileAbsentError, RuntimeFileError, ToolkitError
-from gpuguard.model.nvidia_request import Request
+from gpuguard.model.nvidia_request import HookRequest
 from gpuguard.model.toolkit import Toolkit, parse_toolkit
 from gpuguard.runtimes.trusted import TrustedFiles
 
@@ -29,7 +29,7 @@ class ToolkitFiles:
         self._root = root
         self._files = TrustedFiles(root)
 
-    def of(self, request: Request) -> Toolkit:
+    def of(self, request: HookRequest) -> Toolkit:
         """Return the configuration that the hook reads. Raises ToolkitError where that is not known."""
         if request.configuration is not None:
             return self._read(request.configuration)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Optional
 
 import pytest
@@ -40,6 +41,7 @@ def test_the_guarded_rules_of_the_specification() -> None:
         Grant(Rule.parse("c 1:1 r"), Source.SPEC, why),
     )
     assert made(spec).nodes == spec.nodes
+    assert made(replace(spec, nodes={**spec.nodes, "/dev/y0": DeviceNumber("c", 5, 0)})).nodes == spec.nodes
 
 
 @pytest.mark.invariant(1)
@@ -51,10 +53,19 @@ def test_a_node_alone_is_no_grant() -> None:
 @pytest.mark.invariant(1)
 def test_an_annotation_is_no_grant() -> None:
     """A pod's user can choose an annotation: it names the source of what there is."""
-    asked = {"cdi.k8s.io/plugin": "nvidia.com/gpu=all"}
+    asked = {"cdi.k8s.io/plugin": "nvidia.com/gpu=all", "io.kubernetes.pod.name": "x"}
     assert made(OciSpec(annotations=asked)).grants == ()
     (grant,) = made(OciSpec(allowed=rules("c 1:0 rw"), annotations=asked)).grants
     assert grant.why == f"linux.resources.devices in {WHERE} (CDI: nvidia.com/gpu=all)"
+
+
+def test_annotations_without_end() -> None:
+    """Some of them are told, in characters that can be printed, and once for all rules."""
+    annotations = {f"cdi.k8s.io/{number:04}": f"{number:04}\n{'x' * 1000}" for number in range(1000)}
+    grants = made(OciSpec(allowed=rules("c 1:0 rw", "c 1:1 rw"), annotations=annotations)).grants
+    assert len(grants[0].why) < 2000
+    assert "\n" not in grants[0].why
+    assert grants[0].why is grants[1].why
 
 
 def test_a_request_comes_after_the_specification() -> None:
@@ -102,7 +113,7 @@ def test_who_may_write_device_rules(
     """It takes CAP_SYS_ADMIN in the first user namespace; a specification without capabilities drops none."""
     spec = OciSpec(capabilities=capabilities, namespaces=namespaces)
     assert may_write(spec) is may
-    assert made(spec).trusted is not may
+    assert made(spec).trusted is (not may)
 
 
 @pytest.mark.invariant(1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Optional
 
 import pytest
 from hypothesis import given
@@ -338,6 +339,15 @@ class TestGranted:
         found, doubts = granted(self.TRANSLATION, mounted)
         assert found == rules("195:1")
         assert doubts == ("some doubt", "c 195:0 was asked for, but is not mounted in the container")
+
+    @pytest.mark.invariant(10)
+    @pytest.mark.parametrize("mounted", [None, frozenset()])
+    def test_doubts_without_end(self, mounted: Optional[frozenset[DeviceNumber]]) -> None:
+        """Some are told, and how many are left."""
+        translation = Translation(unknown=tuple(map(str, range(1000))))
+        assert granted(translation, mounted)[1] == (*map(str, range(16)), "and 984 more of these")
+        few = translation.unknown[:16]
+        assert granted(replace(translation, unknown=few), mounted)[1] == few
 
     def test_mounts_from_another_dev(self) -> None:
         """A driver's container has nodes of its own, which are not the host's."""

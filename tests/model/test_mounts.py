@@ -5,6 +5,7 @@ The lines have the form of proc_pid_mountinfo(5), and are such as Docker's conta
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from dataclasses import replace
 
@@ -204,6 +205,17 @@ class TestProcess:
         assert seen(HOOKS, replace(SPEC, namespaces=frozenset({"pid"}))) is None
 
 
+@pytest.mark.invariant(10)
+def test_mounts_by_the_thousand() -> None:
+    """A user may ask for any number of them: each is compared with as many in no time."""
+    many = [f"/m/{number}" for number in range(20000)]
+    spec = with_mounts(*(Mount(path, path, "bind") for path in many))
+    lines = "".join(line(path, path, "8:1") for path in many) + line("/dev/nvidia0", "/nvidia0") * 5000
+    before = time.process_time()
+    assert seen(lines, spec) == {GPU0}
+    assert time.process_time() - before < 3.0
+
+
 class TestText:
     """The form of mountinfo."""
 
@@ -213,6 +225,13 @@ class TestText:
         assert parse_mountinfo(text) == (
             MountPoint("0:5", "/a b", "/c\\\t", frozenset({"rw", "ro"})),
             MountPoint("0:6", "/", "/", frozenset({"rw"})),
+        )
+
+    @pytest.mark.parametrize("letter", ["\f", "\v", "\x1c", "\x85", "\u2028", "\r"])
+    def test_only_a_newline_ends_a_line(self, letter: str) -> None:
+        """The kernel writes other characters of a path as they are."""
+        assert parse_mountinfo(f"1 2 0:5 / /a{letter}b rw - x y z\n") == (
+            MountPoint("0:5", "/", f"/a{letter}b", frozenset({"rw"})),
         )
 
     @pytest.mark.parametrize("text", ["1 2 0:5 / /\n", "1 2 0:5 / / rw tmpfs\n", DOCKER + "x\n"])

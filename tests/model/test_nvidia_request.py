@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuguard.model.nvidia_request import Honoured, Request, honoured, request_of
+from gpuguard.model.nvidia_request import MAX_DEVICES, Honoured, HookRequest, honoured, request_of
 from gpuguard.model.oci_spec import Hook, Mount, OciSpec
 from gpuguard.model.toolkit import CAPABILITIES, Toolkit
 
@@ -79,7 +79,7 @@ class TestHook:
     def test_both_names(self, stage: str, name: str) -> None:
         """It has had two names, and two stages run it on the host before the program."""
         hook = Hook(stage, f"/usr/bin/{name}", (name, "prestart"))
-        assert request_of(spec("all", hooks=(hook,))) == Request(hook)
+        assert request_of(spec("all", hooks=(hook,))) == HookRequest(hook)
 
     @pytest.mark.parametrize("stage", ["createContainer", "startContainer", "poststart", "poststop"])
     def test_other_stages_give_nothing(self, stage: str) -> None:
@@ -103,7 +103,7 @@ class TestHook:
     def test_its_arguments_name_a_configuration(self, args: tuple[str, ...]) -> None:
         """In all the ways that Go's flags can be written."""
         hook = replace(HOOK, args=("hook", *args, "prestart"))
-        assert request_of(spec(hooks=(hook,))) == Request(hook, "/a.toml")
+        assert request_of(spec(hooks=(hook,))) == HookRequest(hook, "/a.toml")
 
     @pytest.mark.parametrize(
         "hook",
@@ -121,7 +121,7 @@ class TestHook:
     def test_the_first_that_does_something_counts(self) -> None:
         """A second hook of the kind would find its work done."""
         first = replace(HOOK, args=("hook", "poststop"))
-        assert request_of(spec(hooks=(first, HOOK))) == Request(HOOK)
+        assert request_of(spec(hooks=(first, HOOK))) == HookRequest(HOOK)
 
 
 class TestVariable:
@@ -147,6 +147,21 @@ class TestVariable:
     def test_void_is_nothing_at_all(self, value: str) -> None:
         """`void` and an empty value are no request."""
         assert "asks for nothing" in refusal(OciSpec(env={"NVIDIA_VISIBLE_DEVICES": value}, hooks=(HOOK,)))
+
+    @pytest.mark.invariant(10)
+    def test_thousands(self) -> None:
+        """The same twice is once, and more than a host can have are not looked for."""
+        many = [str(number) for number in range(MAX_DEVICES)]
+        assert devices(spec(*many, *many)) == tuple(many)
+        why = refusal(spec(*many, "x"))
+        assert "more than 1024 devices" in why
+        assert len(why) < 400
+
+    def test_what_cannot_be_printed(self) -> None:
+        """It is told without it."""
+        found = answer(spec("0\n\x1b[2J"))
+        assert isinstance(found, Honoured)
+        assert found.why.isprintable()
 
     def test_not_set(self) -> None:
         """A hook that runs for all containers gives most of them nothing."""

@@ -37,8 +37,8 @@ def test_crun_s() -> None:
 
 
 def test_the_last_label_counts() -> None:
-    """Annotations are labels, too, and come first."""
-    labels = ["bundle=/evil", "x=bundle=/evil", "bundle=/good"]
+    """Annotations are labels, too, and come first; other labels are none."""
+    labels = ["bundle=/evil", "x=bundle=/evil", "bundle=/good", "later=/evil"]
     text = json.dumps({"config": {"labels": labels}, "init_process_pid": 7, "init_process_start": 0})
     assert parse_runc_state(text) == RuntimeState("/good", 7, None)
 

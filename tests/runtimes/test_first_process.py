@@ -44,7 +44,15 @@ def test_a_name_that_looks_like_more(tree: Tree) -> None:
 
 @pytest.mark.parametrize(
     ("group", "inside"),
-    [("/a/b", True), ("/a/b/container", True), ("/a/bc", False), ("/a", False), ("/a/b:c", False), ("", False)],
+    [
+        ("/a/b", True),
+        ("/a/b/container", True),
+        ("/a/bc", False),
+        ("/a", False),
+        ("/a/b:c", False),
+        ("", False),
+        ("/x\f1:x:/a/b", False),
+    ],
 )
 def test_the_group_and_those_below(tree: Tree, group: str, inside: bool) -> None:
     """A process in the group or below it is in it, whichever hierarchy says so; a name that begins alike is not it."""

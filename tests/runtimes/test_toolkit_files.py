@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from gpuguard.errors import ToolkitError
-from gpuguard.model.nvidia_request import Request
+from gpuguard.model.nvidia_request import HookRequest
 from gpuguard.model.oci_spec import Hook
 from gpuguard.model.toolkit import Toolkit
 from gpuguard.runtimes.toolkit_files import USUAL, ToolkitFiles
@@ -36,7 +36,7 @@ class Root:
 
     def of(self, hook: str = USUAL_HOOK, configuration: str | None = None) -> Toolkit:
         """Return what a hook reads."""
-        return ToolkitFiles(self.path).of(Request(Hook("prestart", hook), configuration))
+        return ToolkitFiles(self.path).of(HookRequest(Hook("prestart", hook), configuration))
 
 
 @pytest.fixture
