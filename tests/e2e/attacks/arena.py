@@ -166,7 +166,7 @@ class Arena:
         self.guard.await_rounds()
         self.assert_nothing_gained(*suspects, made=made)
         for suspect in suspects:
-            for device in suspect.given:
+            for device in suspect.given[:1]:
                 gate.take_away(self.node, suspect.scope, device)
         self.assert_honest_heals()
         if heals:
