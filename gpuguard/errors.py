@@ -96,6 +96,10 @@ class RuntimeFileError(GpuguardError):
     """A file of a runtime's that is not believed: it cannot be read, or others than root may have written it."""
 
 
+class RuntimeRunError(RuntimeFileError):
+    """What a runtime has noted of a container's run is not true now: that can be the container's own doing."""
+
+
 class RuntimeFileAbsentError(RuntimeFileError):
     """There is no such file."""
 

@@ -251,7 +251,7 @@ class Guard:
             settle=self.policy.settle,
             reloading=self.parts.causes.reloading(look.at),
             wall_clock=time.time(),
-            record=scope.record,
+            record=records.settled(scope),
             stale=records.idle(self.parts, scope).union(records.stale(self.parts, scope)),
         )
         if scope.entitled is None:

@@ -27,6 +27,8 @@ _MICROSECONDS = 1_000_000
 # A trouble that was not met for so long, in seconds, is news when it comes back.
 _TROUBLE_OVER = 300.0
 _MAX_TROUBLES = 1024
+# Containers in that time of whose files it is told that they are not believed: on some nodes none are.
+_MOST_UNBELIEVED = 3
 _MAX_TEXT = 1024
 # Of control groups that are named in one entry.
 _MOST_GROUPS = 15
@@ -60,6 +62,7 @@ class Recorder:
     node_of: Callable[[Rule], Optional[str]]
     _told: dict[int, _Told] = field(default_factory=dict)
     _troubles: dict[str, tuple[str, float]] = field(default_factory=dict)
+    _unbelieved: dict[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         """Have the sources told of in the same places."""
@@ -68,6 +71,7 @@ class Recorder:
     def take_over(self, other: Recorder) -> None:
         """Go on from what another one has told: that is not told again."""
         self._told, self._troubles = dict(other._told), dict(other._troubles)
+        self._unbelieved = dict(other._unbelieved)
         self.sources.take_over(other.sources)
 
     def keep_only(self, inodes: Iterable[int]) -> None:
@@ -270,6 +274,14 @@ class Recorder:
         self._troubles[control_group] = (text, now)
         if text != known or now - met > _TROUBLE_OVER:
             emit(self.log, KINDS.trouble, scope=_unit(control_group), reason=text)
+
+    def unbelieved(self, control_group: str, error: Exception) -> None:
+        """Tell of a runtime's files that say nothing, for a few containers; `explain` tells of each."""
+        now = time.monotonic()
+        self._unbelieved = {group: at for group, at in self._unbelieved.items() if now - at < _TROUBLE_OVER}
+        if control_group in self._unbelieved or len(self._unbelieved) < _MOST_UNBELIEVED:
+            self._unbelieved[control_group] = now
+            self.trouble(control_group, error)
 
     def fault(self, control_group: str, error: Exception) -> None:
         """Tell of a fault in gpuguard itself; the scope is looked at again at the next round."""

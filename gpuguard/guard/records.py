@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol
 
-from gpuguard.errors import GpuguardError
+from gpuguard.errors import GpuguardError, RuntimeRunError
 from gpuguard.model import stale as numbers
 from gpuguard.model.grant import Source
 from gpuguard.model.rule import Rule
@@ -59,7 +59,7 @@ async def consult(parts: Parts, policy: Policy, scope: Scope) -> None:
     try:
         scope.record = await parts.records.read(scope)
     except GpuguardError as error:
-        scope.record = _as_before(scope.record, str(error))
+        scope.record = _as_before(scope.record, error)
         if scope.consulted - scope.known_since >= _PATIENCE:
             parts.recorder.unbelieved(scope.target.control_group, error)
     young = time.time() - scope.record.since < policy.settle
@@ -71,16 +71,18 @@ def settled(scope: Scope) -> RuntimeRecord:
     return replace(scope.record, grants=()) if scope.early else scope.record
 
 
-def _as_before(known: RuntimeRecord, trouble: str) -> RuntimeRecord:
+def _as_before(known: RuntimeRecord, error: GpuguardError) -> RuntimeRecord:
     """Return what is left of what was read when it cannot be read again: what does not change in a container's life.
 
     Above all a container that may write its own list may do so still. What NVIDIA's hook gave is another matter once
-    the devices have changed.
+    the devices have changed. A first process that has left its control group has had the right to do so: what is known
+    of none that it has not got is not taken for proof of that.
     """
     if known.path is None:
-        return RuntimeRecord(trouble=trouble)
+        trusted = False if known.trusted is False or isinstance(error, RuntimeRunError) else None
+        return RuntimeRecord(trusted=trusted, trouble=str(error))
     grants = tuple(grant for grant in known.grants if grant.source is not Source.REQUEST)
-    return replace(known, grants=grants, trouble=trouble)
+    return replace(known, grants=grants, trouble=str(error))
 
 
 def stale(parts: Parts, scope: Scope) -> Mapping[Rule, str]:

@@ -16,7 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import Optional, Union
 
-from gpuguard.errors import RuntimeFileAbsentError, RuntimeFileError, SpecError
+from gpuguard.errors import RuntimeFileAbsentError, RuntimeFileError, RuntimeRunError, SpecError
 from gpuguard.model.cgroups_path import control_group as meant_by
 from gpuguard.model.json_text import said_of
 from gpuguard.model.oci_spec import parse_spec
@@ -97,12 +97,10 @@ class Bundles:
         pid = run.state.pid
         ticks = self._processes.started(pid)
         if ticks is None or not self._processes.is_in(pid, control_group):
-            raise RuntimeFileError(
-                f"{run.path}: not believed: process {pid}, which it names, is not in {control_group}"
-            )
+            raise RuntimeRunError(f"{run.path}: not believed: process {pid}, which it names, is not in {control_group}")
         started = seconds_since_epoch(ticks)
         if run.state.ticks not in {None, ticks} or run.noted < started - _TOLERANCE:
-            raise RuntimeFileError(f"{run.path}: not believed: another process has the number {pid} by now")
+            raise RuntimeRunError(f"{run.path}: not believed: another process has the number {pid} by now")
         if file.changed > started + _TOLERANCE:
             raise RuntimeFileError(f"{path}: not believed: it was changed after the container started")
         elsewhere = self._processes.gated_elsewhere(pid, control_group)

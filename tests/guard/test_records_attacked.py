@@ -1,0 +1,140 @@
+"""What must not come of the runtimes' files: numbers that have moved, files that are unreadable later or read early."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from typing import Optional
+
+import pytest
+
+from gpuguard.errors import RuntimeFileError, RuntimeRunError
+from gpuguard.guard import records
+from gpuguard.model.majors import DeviceNumber, Majors
+from gpuguard.model.rule import Rule
+from gpuguard.model.runtime_record import Identity, RuntimeRecord
+from gpuguard.model.state import State
+from gpuguard.model.write import Watched
+from tests.guard.conftest import Station
+from tests.guard.post import Post
+from tests.guard.test_records import GPU0, GPU1, has, hear, record
+from tests.lab.sim.node import SimNode
+
+UVM = "c 511:1 rw"
+
+
+def moved(post: Post, *drivers: tuple[str, int, str], nodes: Optional[dict[str, DeviceNumber]] = None) -> None:
+    """Have the host's drivers be others from now on."""
+    guarded = post.guard.parts.guarded
+    guarded.refresh = lambda: None  # type: ignore[method-assign]  # the host has no such driver
+    guarded._majors = Majors(frozenset(drivers))
+    guarded._nodes = nodes or {}
+    guarded.generation += 1
+
+
+@pytest.mark.invariant(1)
+async def test_numbers_that_have_moved_are_noticed_without_files(sim: SimNode, station: Station) -> None:
+    """Also of a container of which no file tells: what the sentinel would give back is another driver's."""
+    post = await station(sim)
+    hear(post, RuntimeRecord)
+    scope = sim.scope(hook_rules=[GPU0])
+    await post.becomes(scope, State.PROTECTED)
+    known = post.of(scope)
+    assert known.entitled is not None
+    known.known_since -= 3600.0
+    known.consulted = time.monotonic()
+    post.guard.keep(known, replace(known.entitled, drivers=frozenset({("c", 195, "nvidia")})))
+    moved(post, ("c", 195, "other"), ("c", 300, "nvidia"))
+    await post.becomes(scope, State.STALE)
+    watched = post.guard.parts.sentinel._watched[scope.group]
+    assert not watched.declared | watched.undeclared
+
+
+@pytest.mark.invariant(1)
+async def test_trust_does_not_come_with_unreadable_files(sim: SimNode, station: Station) -> None:
+    """A container that may write its own list may so when its files cannot be read any more."""
+
+    def refuse() -> RuntimeRecord:
+        raise RuntimeFileError("/config.json: no answer in 5 s")
+
+    post = await station(sim)
+    said = hear(post, lambda: record(trusted=False, identity=Identity("trainer")))
+    scope = sim.scope()
+    await post.until(lambda: said.asked and scope.group in post.guard.scopes, "nobody was asked")
+    await post.assembly.watch.idle()
+    said.answer = refuse
+    post.guard.parts.guarded.generation += 1
+    await post.until(lambda: said.asked > 1, "nobody was asked again")
+    await post.assembly.watch.idle()
+    scope.write_rules([GPU1])
+    await post.rounds(10)
+    assert post.entitled(scope) == set()
+    known = post.of(scope).record
+    assert (known.identity.name, known.trouble) == ("trainer", "/config.json: no answer in 5 s")
+
+
+@pytest.mark.invariant(1)
+async def test_what_was_read_early_gives_nothing(sim: SimNode, station: Station) -> None:
+    """While NVIDIA's hook is at work less may be known than after it: it is read again before it counts."""
+    post = await station(sim)
+    hear(post, lambda: record(asked=True))
+    scope = sim.scope()
+    await post.until(lambda: scope.group in post.guard.scopes, "the scope was not seen")
+    await post.assembly.watch.idle()
+    known = post.of(scope)
+    known.record, known.early, known.consulted = record(GPU0, asked=True), True, time.monotonic() + 60.0
+    await post.assembly.watch.looked(scope.group)
+    assert (post.entitled(scope), has(scope, GPU0)) == (set(), False)
+
+
+@pytest.mark.invariant(1)
+async def test_a_stale_rule_is_never_owed(sim: SimNode, station: Station) -> None:
+    """Not for the moment, either, in which it is learnt: the sentinel would give it back."""
+    post = await station(sim)
+    given: list[Watched] = []
+    hear(post, lambda: record(GPU0, UVM, nodes={"/dev/nvidia-uvm-tools": DeviceNumber("c", 511, 1)}))
+    moved(post, ("c", 195, "nvidia"), ("c", 511, "nvidia-uvm"))
+    guarded = post.guard.parts.guarded
+    guarded._nodes = {"/dev/nvidia-uvm-tools": DeviceNumber("c", 510, 1)}
+    guarded._guarded = replace(guarded._guarded, majors=guarded._guarded.majors | {("c", 511)})
+    post.guard.parts.sentinel.watch = given.append  # type: ignore[method-assign, assignment]
+    scope = sim.scope(hook_rules=[GPU0])
+    await post.becomes(scope, State.STALE)
+    assert given
+    assert not any(Rule.parse(UVM) in watched.undeclared | watched.declared for watched in given)
+    assert not has(scope, UVM)
+
+
+@pytest.mark.invariant(10)
+async def test_files_that_nobody_believes_are_not_told_for_each_container(sim: SimNode, station: Station) -> None:
+    """A node on which it is so for all of them, and which starts many, does not fill its journal with it."""
+    post = await station(sim)
+    names = iter(range(100))
+
+    def refuse() -> RuntimeRecord:
+        raise RuntimeFileError(f"/run/x/{next(names):064x}/config.json: not believed")
+
+    said = hear(post, refuse)
+    scopes = [sim.scope() for _ in range(12)]
+    await post.until(lambda: all(scope.group in post.guard.scopes for scope in scopes), "not all were seen")
+    await post.assembly.watch.idle()
+    for known in [post.of(scope) for scope in scopes]:
+        known.known_since -= 3600.0
+        known.consulted = known.known_since
+        await records.consult(post.guard.parts, post.guard.policy, known)
+    assert said.asked > 12
+    assert len(post.events("trouble")) < 4
+
+
+@pytest.mark.invariant(1)
+async def test_one_that_has_left_is_not_trusted(sim: SimNode, station: Station) -> None:
+    """A container that moves its first process makes its files say nothing: it could write its own list as well."""
+
+    def refuse() -> RuntimeRecord:
+        raise RuntimeRunError("/state.json: not believed: process 7, which it names, is not in it")
+
+    post = await station(sim)
+    hear(post, refuse)
+    scope = sim.scope(hook_rules=[GPU1])
+    await post.becomes(scope, State.PROTECTED)
+    assert (post.entitled(scope), post.kinds()) == (set(), ["excess"])
