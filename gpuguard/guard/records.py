@@ -36,6 +36,8 @@ class Records(Protocol):
 def due(parts: Parts, scope: Scope) -> bool:
     """Whether the files are to be read: for the first time, again after the start, or with other devices."""
     now = time.monotonic()
+    if scope.premature:
+        return now - scope.consulted >= _AGAIN or not parts.start_phase.starting(scope.target.control_group)
     if scope.record.path is None:
         # Some files are written when the control group is there already.
         if scope.consulted - scope.known_since < _PATIENCE:
@@ -64,6 +66,7 @@ async def consult(parts: Parts, policy: Policy, scope: Scope) -> None:
             parts.recorder.unbelieved(scope.target.control_group, error)
     young = time.time() - scope.record.since < policy.settle
     scope.early = scope.record.asked and bool(starting or young)
+    scope.premature = scope.record.path is None and bool(starting)
 
 
 def settled(scope: Scope) -> RuntimeRecord:

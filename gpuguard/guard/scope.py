@@ -53,7 +53,7 @@ class Scope:
     declaration. `shielded`: the shield stands for good; `shields` counts how often one was raised or removed.
     `self_given` are rules that the container itself wrote while it settled: they are not learnt. `record` is what the
     runtime's own files say of the container, read when the host's devices were at `generation`, at `consulted`;
-    `early`: when NVIDIA's hook may still have been at work.
+    `early`: when NVIDIA's hook may still have been at work; `premature`: when the runtime may not have written it yet.
     `payload` is the container's own group below, as the sentinel was told; `counted_below` is when the clock last read
     all lists there.
     """
@@ -87,6 +87,7 @@ class Scope:
     generation: int = -1
     consulted: float = -math.inf
     early: bool = False
+    premature: bool = False
 
     @property
     def effective(self) -> Optional[RuleSet]:
@@ -126,7 +127,11 @@ class Scope:
         """
         if self.self_given.covers(rule):
             return False
-        if self.record.trusted is not False or starting:
+        if starting:
+            return True
+        if self.premature:  # its files are read before the next look, and tell whether it is to be believed
+            return False
+        if self.record.trusted is not False:
             return True
         return self.record.possible is not None and self.record.possible.covers(rule)
 
@@ -140,7 +145,9 @@ class Scope:
     @property
     def start_matters(self) -> bool:
         """Whether it makes a difference if the container is still being started."""
-        return self.settling or (self.entitled is None and (bool(self.record.grants) or self.record.trusted is False))
+        if self.settling or self.premature:
+            return True
+        return self.entitled is None and (bool(self.record.grants) or self.record.trusted is False)
 
     @property
     def settling(self) -> bool:

@@ -138,3 +138,37 @@ async def test_one_that_has_left_is_not_trusted(sim: SimNode, station: Station) 
     scope = sim.scope(hook_rules=[GPU1])
     await post.becomes(scope, State.PROTECTED)
     assert (post.entitled(scope), post.kinds()) == (set(), ["excess"])
+
+
+@pytest.mark.invariant(1)
+async def test_before_its_files_are_there_nobody_is_believed(sim: SimNode, station: Station) -> None:
+    """What is seen when a container has begun its program is learnt after its files were read, not before."""
+    post = await station(sim)
+    phase: dict[str, bool] = {"starting": True}
+    post.guard.parts.start_phase.starting = lambda _group: phase["starting"]  # type: ignore[method-assign]
+    said = hear(post, lambda: RuntimeRecord() if phase["starting"] else record(trusted=False))
+    scope = sim.scope()
+    await post.until(lambda: said.asked and scope.group in post.guard.scopes, "nobody was asked")
+    await post.assembly.watch.idle()
+    known = post.of(scope)
+    phase["starting"] = False
+    assert not known.learnable(Rule.parse(GPU1), starting=False)
+    scope.write_rules([GPU1])
+    await post.rounds(10)
+    assert (post.entitled(scope), known.record.trusted, known.premature) == (set(), False, False)
+
+
+async def test_without_any_files_it_is_believed_when_it_has_begun(sim: SimNode, station: Station) -> None:
+    """There are runtimes of which no files are known: as before, what is in force was given."""
+    post = await station(sim)
+    phase: dict[str, bool] = {"starting": True}
+    post.guard.parts.start_phase.starting = lambda _group: phase["starting"]  # type: ignore[method-assign]
+    hear(post, RuntimeRecord)
+    scope = sim.scope()
+    await post.until(lambda: scope.group in post.guard.scopes, "the scope was not seen")
+    await post.assembly.watch.idle()
+    post.of(scope).known_since -= 3600.0  # however long it took
+    phase["starting"] = False
+    scope.write_rules([GPU1])
+    await post.becomes(scope, State.PROTECTED)
+    assert post.entitled(scope) == {GPU1}
