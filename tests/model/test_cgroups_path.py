@@ -40,7 +40,9 @@ def test_control_group(cgroups_path: str, wanted: Optional[str]) -> None:
     assert control_group(cgroups_path) == wanted
 
 
-@pytest.mark.parametrize("name", ["", ".slice", "a", "a-b", "a-.slice", "-a.slice", "--.slice", "a.slice/b.slice"])
+@pytest.mark.parametrize(
+    "name", ["", ".slice", "a", "abcdefghij", "a-.slice", "-a.slice", "--.slice", "a.slice/b.slice"]
+)
 def test_what_is_no_slice(name: str) -> None:
     """A slice's name has a word between all dashes."""
     assert slice_path(name) is None

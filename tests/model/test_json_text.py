@@ -34,6 +34,7 @@ def test_values_are_found_by_name_and_number() -> None:
         ('{"x": {"\\u0007": 1, "\\u0007": 2}}', r"an object has '\x07' twice"),
         ("NaN", "NaN is not a number"),
         ("[-Infinity]", "-Infinity is not a number"),
+        ("1" * 21, "a number of 21 digits"),
         ("1" * 5000, "a number of 5000 digits"),
         ("[" * 200_000, "not read: it is nested too deeply"),
         ('{"a":' * 200_000, "not read: it is nested too deeply"),
@@ -62,6 +63,23 @@ def test_a_complaint_names_the_place(text: str, complaint: str) -> None:
     with pytest.raises(SpecError) as raised:
         [item.member("b").text() for item in parse_json(text).member("a").items()]
     assert str(raised.value) == complaint
+
+
+@pytest.mark.parametrize(
+    ("name", "shown"), [("b" * 40, "b" * 40), ("b" * 41, f"'{'b' * 40}'"), ("b\n", r"'b\n'"), ("\ud800", r"'\ud800'")]
+)
+def test_a_name_from_outside_is_told_in_short(name: str, shown: str) -> None:
+    """Whoever wrote the text chose the name."""
+    with pytest.raises(SpecError) as raised:
+        parse_json(json.dumps({name: 1})).member(name).text()
+    assert str(raised.value) == f"{shown}: want a string"
+
+
+@pytest.mark.parametrize("text", ["0", "1", '"true"', "[]"])
+def test_a_flag_is_true_or_false(text: str) -> None:
+    """Nothing else is taken for one."""
+    with pytest.raises(SpecError, match="want true or false"):
+        parse_json(text).flag()
 
 
 @pytest.mark.parametrize("text", ["true", "1.0", "1e3", '"1"', "[]"])

@@ -34,6 +34,13 @@ def test_a_virtual_machine() -> None:
     assert not Machine.parse(REAL.replace("CLASS=container", "CLASS=vm")).container
 
 
+def test_a_service_that_holds_it() -> None:
+    """Since systemd 256 the unit of one without a scope is told under another key."""
+    text = REAL.replace("SCOPE=", "UNIT=")
+    assert Machine.parse(text).unit == r"machine-my\x2dgpu.box1.scope"
+    assert Machine.parse(f"{REAL}UNIT=other.service\n").unit == r"machine-my\x2dgpu.box1.scope"
+
+
 @pytest.mark.parametrize("text", ["", "NAME", "name=x", "\n" * 100 + "NAME=x"])
 def test_no_name(text: str) -> None:
     """Without a name it is no machine's file."""

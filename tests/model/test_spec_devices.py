@@ -102,6 +102,19 @@ def test_type_a_with_numbers_gives_no_more_than_these() -> None:
     assert devices(NONE, entry("c 195:0 rw"), deny("a 8:0 rw")) == SpecDevices(exact=False)
 
 
+@pytest.mark.invariant(1)
+@pytest.mark.parametrize("text", ["195:* rwm", "*:0 rwm", "*:* rw"])
+def test_type_a_with_less_than_all_is_no_list_without_a_filter(text: str) -> None:
+    """Only what names no number and all access is: else a part would be taken for everything."""
+    assert devices(NONE, entry(f"a {text}")) == SpecDevices(rules(f"c {text}", f"b {text}"), exact=False)
+    assert devices(ALL, deny(f"a {text}")) == SpecDevices(exact=False)
+
+
+def test_the_last_numbers_that_a_device_may_have() -> None:
+    """12 bits for the major, and 20 for the minor."""
+    assert devices(entry("c 4095:1048575 rw")).allowed == rules("c 4095:1048575 rw")
+
+
 def test_minus_one_is_any() -> None:
     """-1 is the wildcard for the runtimes."""
     assert devices({"allow": True, "type": "c", "major": 195, "minor": -1, "access": "rw"}).allowed == rules(
@@ -120,7 +133,8 @@ def test_no_access_gives_nothing_and_takes_all() -> None:
 def test_numbers_that_no_device_has(number: int) -> None:
     """They give nothing, and take nothing."""
     made = {"type": "c", "major": number, "minor": 0, "access": "rwm"}
-    assert devices(entry("c 195:0 rw"), {**made, "allow": True}, {**made, "allow": False}) == SpecDevices(
+    high = {**made, "major": 195, "minor": number << 20, "allow": True}
+    assert devices(entry("c 195:0 rw"), {**made, "allow": True}, high, {**made, "allow": False}) == SpecDevices(
         rules("c 195:0 rw")
     )
 

@@ -132,6 +132,13 @@ _DRIVERS = st.frozensets(
 )
 
 
+def test_the_drivers_of_rules() -> None:
+    """Those of their majors alone, of the same type."""
+    majors = Majors(drivers("195 nvidia", "195 nvidiactl", "510 nvidia-uvm", "b 195 other"))
+    assert drivers_of([GPU], majors) == drivers("195 nvidia", "195 nvidiactl")
+    assert drivers_of([], majors) == frozenset()
+
+
 @given(rules=st.frozensets(RULES, max_size=5), majors=_DRIVERS)
 def test_nothing_is_stale_at_once(rules: frozenset[Rule], majors: Drivers) -> None:
     """With the drivers of when the rules were given none is."""
