@@ -54,7 +54,7 @@ class OciSpec:
     path in the container, and the number: that makes a node and gives no right to open it. `env` is process.env, of a
     name that is there twice the last. `capabilities` is the bounding set, None where the process has no `capabilities`
     at all: then it keeps all that the runtime has. `namespaces` are the types that the runtime makes anew ("mount",
-    "user", ...), without those that it joins by a path. `root` is root.path.
+    "user", ...), without those that it joins by a path.
     """
 
     cgroups_path: str = ""
@@ -68,7 +68,6 @@ class OciSpec:
     capabilities: Optional[frozenset[str]] = None
     namespaces: frozenset[str] = frozenset()
     exact: bool = True
-    root: str = ""
 
 
 def parse_spec(text: str) -> OciSpec:
@@ -90,7 +89,6 @@ def parse_spec(text: str) -> OciSpec:
         capabilities=_capabilities(process.member("capabilities")),
         namespaces=frozenset(_new_namespaces(linux.member("namespaces"))),
         exact=devices.exact,
-        root=spec.member("root").member("path").text(),
     )
 
 

@@ -29,10 +29,6 @@ class RuntimeFiles:
         bundle = self._bundles.find(container, control_group)
         return bundle, find_identity(self._files, container, bundle)
 
-    def identity(self, container: ContainerScope) -> Identity:
-        """Return the names that are told without a bundle. Raises nothing."""
-        return find_identity(self._files, container, None)
-
     def confirmed(self, container: ContainerScope) -> bool:
         """Whether it is a container: of a machine that systemd-machined says so, once it has registered it.
 

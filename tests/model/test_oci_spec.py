@@ -47,7 +47,6 @@ def test_the_parts() -> None:
         mounts=[{"destination": "/dev", "type": "tmpfs", "source": "tmpfs"}, {"destination": "/x"}],
         hooks={"prestart": [{"path": "/usr/bin/hook", "args": ["hook", "prestart"]}], "poststop": [{"path": "/b"}]},
         annotations={"a": "b"},
-        root={"path": "rootfs"},
     )
     assert read.cgroups_path == "system.slice:docker:x"
     assert read.nodes == {
@@ -61,7 +60,6 @@ def test_the_parts() -> None:
     assert read.mounts == (Mount("/dev", "tmpfs", "tmpfs"), Mount("/x"))
     assert read.hooks == (Hook("prestart", "/usr/bin/hook", ("hook", "prestart")), Hook("poststop", "/b"))
     assert read.annotations == {"a": "b"}
-    assert read.root == "rootfs"
 
 
 def test_capabilities_without_a_bounding_set() -> None:

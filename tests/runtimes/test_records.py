@@ -59,9 +59,3 @@ def test_what_is_not_believed(tree: Tree) -> None:
     path.chmod(0o666)
     with pytest.raises(RuntimeFileError, match="others than root may write it"):
         confirmed(tree)
-
-
-def test_names_without_a_bundle(tree: Tree) -> None:
-    """Where a bundle is not believed, its names may still be asked for."""
-    tree.write(f"/var/lib/docker/containers/{'0' * 64}/config.v2.json", '{"Name": "/x"}')
-    assert RuntimeFiles(tree.root).identity(ContainerScope("docker", "0" * 64)) == Identity("x")
