@@ -43,8 +43,8 @@ def has_gained(suspect: Suspect) -> bool:
 
 def assert_not_learnt(arena: Arena, *suspects: Suspect) -> None:
     """Assert that nobody thinks that they were given it, and that systemd has not been told."""
-    for suspect in suspects:
-        assert arena.learnt(suspect) <= {device.rule for device in suspect.given}
+    for number, suspect in enumerate(suspects):
+        assert arena.learnt(suspect) <= {device.rule for device in suspect.given}, f"by attacker {number}"
         assert not any("195:1 " in entry for entry in gate.declared(arena.node, suspect.scope))
 
 
