@@ -166,8 +166,8 @@ def _volumes(mounts: tuple[Mount, ...]) -> Iterator[str]:
 
 def _clean(path: str) -> str:
     """Return a path as Go's filepath.Clean does, which knows no path that begins with two slashes."""
-    clean = posixpath.normpath(path) if path else "."
-    return clean[1:] if clean.startswith("//") else clean
+    path = posixpath.normpath(path)
+    return path[1:] if path.startswith("//") else path
 
 
 def _by_variable(spec: OciSpec, toolkit: Toolkit) -> Union[tuple[tuple[str, ...], str], str]:

@@ -242,6 +242,15 @@ class TestVolumes:
         assert "privileged" in refusal(replace(spec("all"), mounts=(bare,)), VOLUMES)
 
     @pytest.mark.invariant(1)
+    @pytest.mark.parametrize(
+        "directory", ["/var/lib/nvidia-container-devices", "/proc/sys/kernel/a-path-that-is-longer"]
+    )
+    def test_other_places_ask_for_nothing(self, directory: str) -> None:
+        """Engines mount /dev/null over what a container shall not read."""
+        mount = Mount(f"{directory}/0", "/dev/null")
+        assert "privileged" in refusal(replace(spec("all"), mounts=(mount,)), VOLUMES)
+
+    @pytest.mark.invariant(1)
     def test_imex_channels_and_cdi_are_never_taken(self) -> None:
         """Channels are not GPUs, CDI devices not the hook's."""
         assert refusal(replace(spec(), mounts=volume("imex/0")), VOLUMES) == "NVIDIA_VISIBLE_DEVICES is not set"
@@ -259,7 +268,10 @@ class TestToolkit:
 
     def test_no_cgroups(self) -> None:
         """The hook mounts, and gives no right."""
-        assert "no-cgroups is set" in refusal(spec("0"), replace(TOOLKIT, no_cgroups=True))
+        assert refusal(spec("0"), replace(TOOLKIT, no_cgroups=True)).startswith("/etc/config.toml keeps the hook")
+        why = refusal(spec("0"), Toolkit(no_cgroups=True))
+        assert why.startswith("NVIDIA's container toolkit keeps the hook from giving rights: ")
+        assert "no-cgroups is set" in why
 
     def test_another_mode(self) -> None:
         """The hook does nothing."""
