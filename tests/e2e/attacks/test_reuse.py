@@ -16,7 +16,7 @@ from tests.lab.scope import random_name
 
 pytestmark = [pytest.mark.invariant(1), pytest.mark.invariant(5)]
 
-TIMES = 5
+TIMES = 3
 
 
 def test_a_scope_of_the_same_name_without_devices(arena: Arena) -> None:
