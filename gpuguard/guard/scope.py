@@ -24,6 +24,8 @@ from gpuguard.systemd.unit_stamp import Stamp
 
 # What changes without a signal and without a trace in the directories' times is seen this late, in seconds.
 _VIEW_MAX_AGE = 300.0
+# No runtime starts a container for longer. Seconds.
+_LONGEST_START = 600.0
 # A tuple: finding one by identity costs less than its hash.
 _AT_REST = (State.PROTECTED, State.AT_RISK, State.UNRESTRICTED)
 
@@ -165,7 +167,8 @@ class Scope:
         if (seen.payload, seen.nested) != (self.seen.payload, self.seen.nested):
             return False
         if self.entitled is None:
-            return True
+            # What is granted counts when the start is over, which changes no list.
+            return not self.record.grants or now - self.known_since >= _LONGEST_START
         wants_look = self.state not in _AT_REST or bool(self.plan)
         return not wants_look and self.view is not None and not self._aged(self.view, now, stamp)
 

@@ -89,6 +89,18 @@ class TestGrants:
         assert not has(scope, GPU0)
         assert post.entitled(scope) == set()
 
+    async def test_a_young_one_is_cured_when_its_start_is_over(self, sim: SimNode, station: Station) -> None:
+        """Nothing else than the time that passes tells that it is."""
+        post = await station(sim)
+        said = hear(post, lambda: made)
+        made = record(GPU0, age=-post.guard.policy.settle)
+        scope = sim.scope()
+        await post.until(lambda: said.asked, "nobody was asked")
+        await post.assembly.watch.idle()
+        assert post.entitled(scope) == set()
+        await post.becomes(scope, State.PROTECTED)
+        assert has(scope, GPU0)
+
     @pytest.mark.invariant(1)
     async def test_without_a_word_nothing_is_given(self, sim: SimNode, station: Station) -> None:
         """Files that are not believed say nothing, and that is told only when it stays so."""

@@ -8,8 +8,10 @@ import pytest
 
 from gpuguard.guard.scope import Scope
 from gpuguard.model.device_list import DeviceList
+from gpuguard.model.grant import Grant, Source
 from gpuguard.model.plan import Plan
 from gpuguard.model.ruleset import RuleSet
+from gpuguard.model.runtime_record import RuntimeRecord
 from gpuguard.model.state import State
 from gpuguard.model.verdict import Verdict
 from tests.guard.made import GPU0, GPU1, entitled, scope
@@ -34,6 +36,14 @@ class TestCalm:
     def test_without_anything_to_guard(self) -> None:
         """A container without guarded devices is never looked at closer while its list stays the same."""
         assert scope(None, effective=LIST).calm(1e9, SEEN, ())
+
+    def test_not_while_a_grant_waits_for_the_end_of_the_start(self) -> None:
+        """That changes no list; ten minutes are enough, since what was released or refused waits for ever."""
+        it = scope(None, effective=LIST)
+        it.record = RuntimeRecord(grants=(Grant(next(iter(LIST)), Source.SPEC, "a file"),))
+        it.known_since = 1000.0
+        assert not it.calm(1599.0, SEEN, ())
+        assert it.calm(1600.0, SEEN, ())
 
     @pytest.mark.parametrize("state", [State.SETTLING, State.OPAQUE, State.LOST, State.PARTIAL, State.STALE, None])
     def test_not_in_any_other_state(self, state: Optional[State]) -> None:
