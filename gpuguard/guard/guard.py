@@ -265,7 +265,9 @@ class Guard:
     def keep(self, scope: Scope, entitled: Entitlement) -> None:
         """Hold on to an entitlement; a ledger that cannot be written does not hinder the guard."""
         changed = scope.entitled is None or scope.entitled.rules != entitled.rules
-        scope.entitled = entitled = note_drivers(entitled, self.parts.guarded.majors)
+        scope.entitled = entitled
+        stale = records.stale(self.parts, scope)
+        scope.entitled = entitled = note_drivers(entitled, self.parts.guarded.majors, stale)
         if changed:
             orders.give(self.parts, self.policy, scope)
         try:

@@ -190,7 +190,7 @@ def decode(document: dict[str, Any]) -> Entitlement:
             inode=get("inode", int),
             invocation=get("invocation", str),
             rules=rules("rules"),
-            released=frozenset(str(device) for device in get("released", list)),
+            released=frozenset(Rule.parse(f"{device} rwm").device for device in get("released", list)),
             settled=get("settled", bool),
             struck=get("struck", bool),
             quiet_since=get("quiet_since", float),

@@ -92,7 +92,9 @@ def stale(parts: Parts, scope: Scope) -> Mapping[Rule, str]:
     """Return the rules whose numbers are not those of the driver that they were given for, and why."""
     rules = scope.record.rules.union(scope.entitled.rules if scope.entitled is not None else ())
     drivers = scope.entitled.drivers if scope.entitled is not None else frozenset()
-    return numbers.stale(rules, drivers, parts.guarded.majors, scope.record.nodes, parts.guarded.nodes)
+    majors = parts.guarded.majors
+    strange = numbers.unguarded(rules, drivers, majors, parts.guarded)
+    return {**strange, **numbers.stale(rules, drivers, majors, scope.record.nodes, parts.guarded.nodes)}
 
 
 def idle(parts: Parts, scope: Scope) -> frozenset[Rule]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from dataclasses import dataclass, replace
 from typing import Optional
 
@@ -112,8 +112,8 @@ def _seen(
     refused = _refused(known.rules, look)
     if refused:
         rules = known.rules - refused
-        return replace(known, rules=rules, quiet_since=look.at) if rules else None
-    new = frozenset(rule for rule in RuleSet(known.rules).missing(seen) if rule.device not in known.released)
+        return replace(known, rules=rules, quiet_since=look.at) if rules or known.released else None
+    new = _others(RuleSet(known.rules).missing(seen), known.released)
     return replace(known, rules=largest_rules(known.rules | new), quiet_since=look.at) if new else known
 
 
@@ -127,12 +127,9 @@ def _recorded(
     """Add what the runtime's own files grant, but for what its own program denies: that it has not given after all."""
     have = RuleSet(known.rules if known is not None else frozenset())
     released = known.released if known is not None else frozenset()
-    new = {
-        grant.rule: grant.source
-        for grant in record.grants
-        if guarded(grant.rule) and not have.covers(grant.rule) and grant.rule.device not in released
-    }
-    rules = frozenset(new) - _refused(frozenset(new), look)
+    new = {grant.rule: grant.source for grant in record.grants if guarded(grant.rule) and not have.covers(grant.rule)}
+    rules = _others(frozenset(new), released)
+    rules -= _refused(rules, look)
     if not rules:
         return known
     known = known or _first(look, frozenset(), wall_clock)
@@ -165,10 +162,10 @@ def release(known: Entitlement, devices: frozenset[str]) -> Entitlement:
     return replace(known, rules=rules, released=known.released | devices, nested=without(known.nested, devices))
 
 
-def note_drivers(known: Entitlement, majors: Majors) -> Entitlement:
-    """Note which drivers have the majors of the rules, for those of which that is not noted yet."""
+def note_drivers(known: Entitlement, majors: Majors, stale: Container[Rule] = ()) -> Entitlement:
+    """Note which drivers have the majors of the rules, but for `stale` ones, where that is not noted yet."""
     noted = {(kind, major) for kind, major, _ in known.drivers}
-    rules = [rule for rule in known.rules if (rule.kind, rule.major) not in noted]
+    rules = [rule for rule in known.rules if (rule.kind, rule.major) not in noted and rule not in stale]
     new = drivers_of(rules, majors)
     return replace(known, drivers=known.drivers | new) if new else known
 
@@ -176,13 +173,19 @@ def note_drivers(known: Entitlement, majors: Majors) -> Entitlement:
 def unlearn(known: Entitlement, self_given: RuleSet, before: frozenset[Rule]) -> Entitlement:
     """Forget what a container has given itself, where a look has learnt it already; `before` is what it had."""
     rules = frozenset(rule for rule in known.rules if not self_given.covers(rule))
-    return replace(known, rules=largest_rules(rules | before))
+    return replace(known, rules=largest_rules(rules | _others(before, known.released)))
 
 
 def grant(known: Entitlement, rules: frozenset[Rule]) -> Entitlement:
     """Add rules that were given on purpose, released devices among them."""
     given = frozenset(rule.device for rule in rules)
     return replace(known, rules=largest_rules(known.rules | rules), released=known.released - given)
+
+
+def _others(rules: frozenset[Rule], released: frozenset[str]) -> frozenset[Rule]:
+    """Return the rules that open none of the released devices, as a wildcard would."""
+    devices = [Rule.parse(f"{device} rwm") for device in released]
+    return frozenset(rule for rule in rules if not any(map(rule.meet, devices)))
 
 
 def _refused(rules: frozenset[Rule], look: Observation) -> frozenset[Rule]:

@@ -6,7 +6,7 @@ A driver without a number of its own takes what is free when it is loaded (Docum
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Optional
 
 from gpuguard.model.gpu_inventory import FAMILY, rule_number
@@ -34,7 +34,7 @@ def stale(
 
     `drivers_then` are (type, major, name) of when the rules were given; `nodes` the paths under which they were, with
     their numbers then; `nodes_now` the host's nodes. A driver that is not loaded now makes nothing stale, and neither
-    does a node that is not there, or one that bears another name.
+    does a node that is not there, or one that bears another name of the same driver.
     """
     found = {}
     for rule in rules:
@@ -51,6 +51,25 @@ def unloaded(
     known = {(kind, major) for kind, major, _ in drivers_then}
     there = {(kind, major) for kind, major, _ in majors_now.drivers}
     return frozenset(rule for rule in rules if (rule.kind, rule.major) in known - there)
+
+
+def unguarded(
+    rules: Collection[Rule],
+    drivers_then: Collection[tuple[str, int, str]],
+    majors_now: Majors,
+    guarded: Callable[[Rule], bool],
+) -> Mapping[Rule, str]:
+    """Return the rules that belong to a driver which nobody guards, and why; of those whose driver is not known.
+
+    An older gpuguard learnt them, and did not note whose they were: they were guarded then.
+    """
+    known = {(kind, major) for kind, major, _ in drivers_then}
+    found = {}
+    for rule in rules:
+        now = majors_now.names(rule.kind, rule.major) if rule.major is not None else frozenset[str]()
+        if now and (rule.kind, rule.major) not in known and not guarded(rule):
+            found[rule] = f"{rule.device} is {_names(frozenset(now))}'s now: {_RESTART}"
+    return found
 
 
 def _by_driver(rule: Rule, drivers_then: Collection[tuple[str, int, str]], majors_now: Majors) -> Optional[str]:
@@ -73,13 +92,15 @@ def _by_driver(rule: Rule, drivers_then: Collection[tuple[str, int, str]], major
 
 
 def _by_node(rule: Rule, nodes: Mapping[str, DeviceNumber], nodes_now: Mapping[str, DeviceNumber]) -> Optional[str]:
-    number = rule_number(rule)
-    if number is None or number in nodes_now.values():
-        return None
     for path, given in sorted(nodes.items()):
         now = nodes_now.get(path)
-        if given == number and now is not None and now != number:
-            return f"{path} was {rule.device}, and is {now.kind} {now.major}:{now.minor} now"
+        if now is None or now == given or (rule.kind, rule.major) != (given.kind, given.major):
+            continue
+        # With its driver's major all of its numbers have gone, and another driver's device can have just this one.
+        moved = (now.kind, now.major) != (given.kind, given.major)
+        if moved or (rule_number(rule) == given and given not in nodes_now.values()):
+            before = f"{given.kind} {given.major}:{given.minor}"
+            return f"{path} was {before}, and is {now.kind} {now.major}:{now.minor} now"
     return None
 
 

@@ -145,7 +145,7 @@ async def test_before_its_files_are_there_nobody_is_believed(sim: SimNode, stati
     """What is seen when a container has begun its program is learnt after its files were read, not before."""
     post = await station(sim)
     phase: dict[str, bool] = {"starting": True}
-    post.guard.parts.start_phase.starting = lambda _group: phase["starting"]  # type: ignore[method-assign]
+    post.guard.parts.start_phase.starting = lambda _: phase["starting"]  # type: ignore[method-assign, assignment]
     said = hear(post, lambda: RuntimeRecord() if phase["starting"] else record(trusted=False))
     scope = sim.scope()
     await post.until(lambda: said.asked and scope.group in post.guard.scopes, "nobody was asked")
@@ -162,7 +162,7 @@ async def test_without_any_files_it_is_believed_when_it_has_begun(sim: SimNode, 
     """There are runtimes of which no files are known: as before, what is in force was given."""
     post = await station(sim)
     phase: dict[str, bool] = {"starting": True}
-    post.guard.parts.start_phase.starting = lambda _group: phase["starting"]  # type: ignore[method-assign]
+    post.guard.parts.start_phase.starting = lambda _: phase["starting"]  # type: ignore[method-assign, assignment]
     hear(post, RuntimeRecord)
     scope = sim.scope()
     await post.until(lambda: scope.group in post.guard.scopes, "the scope was not seen")
@@ -172,3 +172,29 @@ async def test_without_any_files_it_is_believed_when_it_has_begun(sim: SimNode, 
     scope.write_rules([GPU1])
     await post.becomes(scope, State.PROTECTED)
     assert post.entitled(scope) == {GPU1}
+
+
+@pytest.mark.invariant(1)
+async def test_a_ledger_that_does_not_know_whose_the_numbers_were(sim: SimNode, station: Station) -> None:
+    """An older gpuguard wrote it, and the driver was loaded again before this one came: nobody is given that number."""
+    before = await station(sim)
+    hear(before, RuntimeRecord)
+    scope = sim.scope(hook_rules=[GPU0])
+    await before.becomes(scope, State.PROTECTED)
+    known = before.of(scope).entitled
+    assert known is not None
+    await before.stop()
+    old = replace(known, rules=known.rules | {Rule.parse(UVM)}, drivers=frozenset())
+    before.guard.parts.ledger.save(old)
+    post = Post(sim)
+    post.build()
+    hear(post, RuntimeRecord)
+    moved(post, ("c", 195, "nvidia"), ("c", 511, "vfio"))
+    for _ in range(3):
+        await post.assembly.watch.looked(scope.group)
+    assert post.state(scope) is State.STALE
+    assert not has(scope, UVM)
+    entitled = post.of(scope).entitled
+    assert entitled is not None
+    assert not [name for _, major, name in entitled.drivers if major == 511]
+    await post.stop()

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuguard.model.device_filter import DeviceFilter, Owner
-from gpuguard.model.entitlement import Entitlement, learn, note_drivers
+from gpuguard.model.entitlement import Entitlement, learn, note_drivers, unlearn
 from gpuguard.model.grant import Grant, Source
 from gpuguard.model.majors import Majors
 from gpuguard.model.observation import Observation
@@ -19,6 +19,7 @@ from gpuguard.model.rule import Rule
 from gpuguard.model.ruleset import RuleSet
 from gpuguard.model.runtime_record import RuntimeRecord
 from tests.model.looks import ENTITLEMENTS, GROUP, GUARDED_RULES, LOOKS, entitlement, guarded, look, rules
+from tests.model.programs import look_at, runtime
 
 NOW = 1_700_000_000.0
 SETTLE = 2.0
@@ -122,3 +123,30 @@ def test_drivers_are_noted_once() -> None:
     assert first.drivers == {("c", 1, "mem")}
     assert note_drivers(first, Majors.parse("Character devices:\n  1 other\n")) == first
     assert note_drivers(entitlement("c 1:0 rw"), Majors()).drivers == frozenset()
+
+
+@pytest.mark.invariant(1)
+def test_what_was_released_stays_so_when_the_rest_is_refused() -> None:
+    """On cgroup v2 nothing may be left of what was seen: what was released is remembered all the same."""
+    known = entitlement("c 1:0 rw", settled=False, released=["c 1:1"])
+    seen = look_at(runtime("c 1:1 rw"))
+    known_then = learnt(known, seen, record("c 1:1 rw"))
+    assert known_then is not None
+    assert not known_then.rules
+    assert known_then.released == {"c 1:1"}
+    assert learnt(known_then, seen, record("c 1:1 rw", "c 1:* rw")) == known_then
+
+
+@pytest.mark.invariant(1)
+def test_what_was_released_does_not_come_back_with_what_a_container_has_given_itself() -> None:
+    """It is still in force when the container writes its own list, and is none of what it is entitled to."""
+    known = entitlement("c 1:2 rw", "c 1:3 rw", settled=False, released=["c 1:1"])
+    left = unlearn(known, RuleSet.of("c 1:3 rw"), rules("c 1:1 rw", "c 1:2 rw"))
+    assert left.rules == rules("c 1:2 rw")
+
+
+@pytest.mark.invariant(1)
+def test_what_was_released_does_not_come_back_as_a_part_of_more() -> None:
+    """A wildcard in the files would open it as well."""
+    known = entitlement("c 1:2 rw", released=["c 1:1"])
+    assert learnt(known, look(RuleSet.of("c 1:2 rw")), record("c 1:* rw")) == known

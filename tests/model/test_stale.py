@@ -115,12 +115,25 @@ class TestNodes:
 
     def test_under_another_name(self) -> None:
         """`--device /dev/nvidia1:/dev/nvidia0` gives a node another name than it has on the host."""
-        assert self.why({"/dev/x": DeviceNumber(CHAR, 1, 3), "/dev/nvidia-uvm": self.GIVEN}, "/dev/x") == ""
+        now = {"/dev/nvidia0": DeviceNumber(CHAR, 510, 9), "/dev/nvidia1": self.GIVEN}
+        assert self.why(now, "/dev/nvidia0") == ""
+
+    @pytest.mark.invariant(1)
+    def test_another_drivers_device_has_just_this_number(self) -> None:
+        """nvidia-uvm and nvidia-caps have changed places: what opened the one opens a MIG capability now."""
+        now = {"/dev/nvidia-uvm": DeviceNumber(CHAR, 511, 0), "/dev/nvidia-caps/nvidia-cap0": self.GIVEN}
+        assert self.why(now).startswith("/dev/nvidia-uvm was c 510:0, and is c 511:0 now: a restart")
+
+    @pytest.mark.parametrize("line", ["c 510:1 rw", "c 510:* rw"])
+    def test_all_of_a_driver_that_has_moved(self, line: str) -> None:
+        """Not only the number of the node that tells of it."""
+        rule, now = Rule.parse(line), {"/dev/nvidia-uvm": DeviceNumber(CHAR, 511, 0)}
+        assert set(stale([rule], (), Majors(), {"/dev/nvidia-uvm": self.GIVEN}, now)) == {rule}
 
     def test_other_rules(self) -> None:
-        """Only the rule for that very number is."""
-        others = [Rule.parse("c 510:1 rw"), Rule.parse("c 510:* rw")]
-        now = {"/dev/nvidia-uvm": DeviceNumber(CHAR, 511, 0)}
+        """Of a driver that has the same major only the rule for that very number is."""
+        others = [Rule.parse("c 510:1 rw"), Rule.parse("c 510:* rw"), Rule.parse("b 510:0 rw")]
+        now = {"/dev/nvidia-uvm": DeviceNumber(CHAR, 510, 7)}
         assert not stale(others, (), Majors(), {"/dev/nvidia-uvm": self.GIVEN}, now)
 
 
