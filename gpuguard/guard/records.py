@@ -37,7 +37,7 @@ def due(parts: Parts, scope: Scope) -> bool:
     """Whether the files are to be read: for the first time, again after the start, or with other devices."""
     now = time.monotonic()
     if scope.premature:
-        return now - scope.consulted >= _AGAIN or not parts.start_phase.starting(scope.target.control_group)
+        return now - scope.consulted >= _AGAIN or _begun(parts, scope)
     if scope.record.path is None:
         # Some files are written when the control group is there already.
         if scope.consulted - scope.known_since < _PATIENCE:
@@ -57,7 +57,7 @@ async def consult(parts: Parts, policy: Policy, scope: Scope) -> None:
         return
     scope.generation, scope.consulted = parts.guarded.generation, time.monotonic()
     # Before the container is looked at: what the hook mounted until then is seen.
-    starting = parts.start_phase.starting(scope.target.control_group)
+    starting, begun = parts.start_phase.starting(scope.target.control_group), _begun(parts, scope)
     try:
         scope.record = await parts.records.read(scope)
     except GpuguardError as error:
@@ -66,7 +66,18 @@ async def consult(parts: Parts, policy: Policy, scope: Scope) -> None:
             parts.recorder.unbelieved(scope.target.control_group, error)
     young = time.time() - scope.record.since < policy.settle
     scope.early = scope.record.asked and bool(starting or young)
-    scope.premature = scope.record.path is None and bool(starting)
+    new = scope.consulted - scope.known_since < _PATIENCE
+    scope.premature = scope.record.path is None and not begun and (new or bool(starting))
+
+
+def _begun(parts: Parts, scope: Scope) -> bool:
+    """Whether the container has begun its own program, which no runtime lets it before its files are written."""
+    group = scope.target.control_group
+    try:
+        empty = not (parts.devices.populated(group) or parts.devices.groups_below(group))
+    except GpuguardError:
+        empty = False
+    return not empty and not parts.start_phase.starting(group)
 
 
 def settled(scope: Scope) -> RuntimeRecord:

@@ -198,3 +198,21 @@ async def test_a_ledger_that_does_not_know_whose_the_numbers_were(sim: SimNode, 
     assert entitled is not None
     assert not [name for _, major, name in entitled.drivers if major == 511]
     await post.stop()
+
+
+@pytest.mark.invariant(1)
+async def test_before_it_has_a_process_it_has_not_begun(sim: SimNode, station: Station) -> None:
+    """Runtimes put the first process into a control group that is there already."""
+    post = await station(sim)
+    phase: dict[str, bool] = {"empty": True}
+    post.guard.parts.devices.populated = lambda _: not phase["empty"]  # type: ignore[method-assign, assignment]
+    hear(post, lambda: RuntimeRecord() if phase["empty"] else record(trusted=False))
+    scope = sim.scope()
+    await post.until(lambda: scope.group in post.guard.scopes, "the scope was not seen")
+    await post.assembly.watch.idle()
+    known = post.of(scope)
+    phase["empty"] = False
+    assert not known.learnable(Rule.parse(GPU1), starting=False)
+    scope.write_rules([GPU1])
+    await post.rounds(10)
+    assert (post.entitled(scope), known.record.trusted, known.premature) == (set(), False, False)
