@@ -74,7 +74,7 @@ def _parser() -> argparse.ArgumentParser:
     status.add_argument("--all", action="store_true", help="also show containers without any device filter")
 
     explain = add("explain", "say of one container who allows and denies what, what a reload would do, and what to do")
-    explain.add_argument("container", metavar="CONTAINER", help="id (12 digits do) or scope")
+    explain.add_argument("container", metavar="CONTAINER", help="id (12 digits do), name or scope")
     explain.add_argument("--json", action="store_true", help="print one JSON document")
     explain.add_argument("--all", action="store_true", help="also show rules that need no attention")
 
@@ -84,12 +84,12 @@ def _parser() -> argparse.ArgumentParser:
     add("check", "print one line for a monitoring system and exit with its verdict")
 
     repair = add("repair", "give lost devices back and make systemd remember them, once, now")
-    repair.add_argument("containers", nargs="*", metavar="CONTAINER", help="id (12 digits do) or scope; none: all")
+    repair.add_argument("containers", nargs="*", metavar="CONTAINER", help="id (12 digits do), name or scope; none: all")
     repair.add_argument("--dry-run", action="store_true", help="say what would be done")
     repair.add_argument("--json", action="store_true", help="print one JSON document")
 
     release = add("release", "forget that a container may have a device, because it was taken away on purpose")
-    release.add_argument("container", metavar="CONTAINER", help="id (12 digits do) or scope")
+    release.add_argument("container", metavar="CONTAINER", help="id (12 digits do), name or scope")
     release.add_argument("devices", nargs="*", metavar="DEVICE", help="/dev/nvidia0 or 'c 195:0'; none: all")
 
     config = add("config", "check the configuration file, or show the settings in effect", "config")
