@@ -84,7 +84,7 @@ def _parser() -> argparse.ArgumentParser:
     add("check", "print one line for a monitoring system and exit with its verdict")
 
     repair = add("repair", "give lost devices back and make systemd remember them, once, now")
-    repair.add_argument("containers", nargs="*", metavar="CONTAINER", help="id (12 digits do), name or scope; none: all")
+    repair.add_argument("containers", nargs="*", metavar="CONTAINER", help="id (12 digits do), name or scope; else all")
     repair.add_argument("--dry-run", action="store_true", help="say what would be done")
     repair.add_argument("--json", action="store_true", help="print one JSON document")
 
