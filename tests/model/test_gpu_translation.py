@@ -259,6 +259,21 @@ class TestMig:
         assert doubted(MIG, "5:0") == (frozenset(), frozenset())
 
     @pytest.mark.invariant(1)
+    def test_indexes_shift(self) -> None:
+        """With another GPU since then the first is another one: any GPU may have been meant, and any instance."""
+        exact, possible = doubted(with_node(MIG, "/dev/nvidia7", minor=7, made=LATER), "0:1")
+        assert exact == frozenset()
+        caps = (12, 13, 165, 166, 183, 185)
+        assert possible == rules("195:0", "195:1", *(f"{CAPS}:{minor}" for minor in caps))
+
+    @pytest.mark.invariant(1)
+    def test_a_gpu_without_instances_has_none(self) -> None:
+        """It is not one that a part was asked of."""
+        found = replace(MIG, instances=tuple(one for one in MIG.instances if one.gpu == 0))
+        _, possible = doubted(found, "MIG-3f0a9a3c-1111-2222-3333-444444444444")
+        assert possible == rules("195:0", f"{CAPS}:12", f"{CAPS}:13")
+
+    @pytest.mark.invariant(1)
     def test_by_uuid(self) -> None:
         """Which GPU it is of is not told: any that has instances, and any of these."""
         exact, possible = doubted(MIG, "MIG-3f0a9a3c-1111-2222-3333-444444444444")
