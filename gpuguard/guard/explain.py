@@ -52,7 +52,7 @@ def explanation(parts: Parts, scope: Scope, node: NodeStatus, paths: Paths) -> E
 
 
 def _doubts(record: RuntimeRecord) -> tuple[str, ...]:
-    return tuple(filter(None, (record.trouble, record.refusal, *record.doubts)))
+    return tuple(filter(None, (record.trouble, record.refusal, *record.doubts, record.identity.doubt)))
 
 
 def _declaration(unit: str, declared: Declared, root: str) -> Declaration:

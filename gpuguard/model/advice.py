@@ -84,7 +84,7 @@ def _opaque(explanation: Explanation) -> Iterator[str]:
     elif "cannot be followed" in reason:
         yield f"See whose program that is: `bpftool cgroup tree {explanation.root}`."
         yield "Open the device in the container to see how it is: gpuguard cannot tell, and does nothing there."
-    elif explanation.doubts and reason in {"; ".join(explanation.doubts), *explanation.doubts}:
+    elif reason and reason in "; ".join(explanation.doubts):
         yield "If it lacks its GPUs, restart it: gpuguard gives nothing on suspicion."
     else:
         yield f"Look at what the reason names, below {explanation.root}."

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from itertools import islice
 from typing import Optional
 
 from gpuguard.errors import RuntimeFileAbsentError
@@ -43,10 +44,9 @@ def _identity(text: str) -> Identity:
 
 
 def _data_roots(files: TrustedFiles, container_id: str, spec: Optional[OciSpec]) -> Iterator[str]:
-    for mount in spec.mounts if spec is not None else ():
-        match = _OWN_FILE.fullmatch(mount.source)
-        if match is not None and match[2] == container_id:
-            yield match[1]
+    # One is enough: who starts a container may ask for any number of mounts.
+    matches = (_OWN_FILE.fullmatch(mount.source) for mount in (spec.mounts if spec is not None else ()))
+    yield from islice((match[1] for match in matches if match is not None and match[2] == container_id), 1)
     try:
         settings = files.read(_SETTINGS).text
     except RuntimeFileAbsentError:

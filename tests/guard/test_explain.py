@@ -5,10 +5,12 @@ from __future__ import annotations
 import pytest
 
 from gpuguard.errors import ConfigError, NotFoundError
+from gpuguard.guard import explain as guards
 from gpuguard.guard import once
 from gpuguard.kernel.devices_v1 import SHIELD
 from gpuguard.model.advice import advice
 from gpuguard.model.explanation import Comparison, Denier, Explanation
+from gpuguard.model.runtime_record import Identity, RuntimeRecord
 from gpuguard.model.state import State
 from tests.guard.account import Account
 from tests.guard.conftest import Station, patient
@@ -189,3 +191,10 @@ async def test_an_unknown_container(sim: SimNode) -> None:
     """Nothing is explained of what is not there."""
     with pytest.raises(NotFoundError):
         await once.explain(settings(sim), "nosuch")
+
+
+def test_what_is_not_known_is_told() -> None:
+    """Of the specification, of the request, and of the name."""
+    record = RuntimeRecord(identity=Identity(doubt="no name"), doubts=("one", "two"), refusal="refused")
+    assert guards._doubts(record) == ("refused", "one", "two", "no name")
+    assert guards._doubts(RuntimeRecord(trouble="not believed")) == ("not believed",)

@@ -60,6 +60,14 @@ class TestDocker:
         spec = OciSpec(mounts=(other, Mount("/etc/hosts", f"/data/containers/{DOCKER_ID}/hosts")))
         assert identity(tree, DOCKER, spec) == Identity("trainer")
 
+    @pytest.mark.invariant(10)
+    def test_mounts_without_end(self, tree: Tree) -> None:
+        """Only the first of a container's mounts leads anywhere: any number may have been asked for."""
+        tree.write(f"/data/containers/{DOCKER_ID}/config.v2.json", DOCKER_TEXT)
+        decoys = (Mount("/x", f"/x{number}/containers/{DOCKER_ID}/hosts") for number in range(100))
+        spec = OciSpec(mounts=(*decoys, Mount("/etc/hosts", f"/data/containers/{DOCKER_ID}/hosts")))
+        assert identity(tree, DOCKER, spec) == Identity()
+
     def test_a_pod_s_container(self, tree: Tree) -> None:
         """cri-dockerd labels the containers of pods."""
         labels = {
