@@ -274,6 +274,14 @@ class TestMig:
         assert possible == rules("195:0", f"{CAPS}:12", f"{CAPS}:13")
 
     @pytest.mark.invariant(1)
+    @pytest.mark.parametrize("device", ["x", "gpu-3f0a9a3c", "0000:10:00.1"])
+    def test_what_is_no_instance(self, device: str) -> None:
+        """It may have been none of them, nor a GPU whose address or UUID is not known."""
+        odd = replace(gpu(2, 2), bus="0000:13:00.1", uuid="")
+        found = replace(MIG, gpus=(*(MIG.gpus or ()), odd), nodes={**MIG.nodes, **nodes([2])})
+        assert doubted(found, device) == (frozenset(), frozenset())
+
+    @pytest.mark.invariant(1)
     def test_by_uuid(self) -> None:
         """Which GPU it is of is not told: any that has instances, and any of these."""
         exact, possible = doubted(MIG, "MIG-3f0a9a3c-1111-2222-3333-444444444444")
@@ -329,6 +337,13 @@ class TestSilent:
         found = with_node(SILENT, "/dev/nvidia2", minor=2, made=LATER)
         assert translated(found, "all") == (rules("195:0", "195:1"), frozenset())
         assert doubted(found, "0", "1", "2") == (frozenset(), rules("195:0", "195:1"))
+
+    def test_without_the_control_node(self) -> None:
+        """The hook fails without it: that it is not there now is a doubt."""
+        found = replace(SILENT, nodes={path: node for path, node in SILENT.nodes.items() if path != "/dev/nvidiactl"})
+        translation = translate(ask("all"), found, STARTED)
+        assert translation.exact == rules("195:0", "195:1")
+        assert translation.unknown == ("/dev/nvidiactl is not there as at the container's start",)
 
     def test_nothing_at_all(self) -> None:
         """A host without a GPU grants none."""
