@@ -203,7 +203,7 @@ class Guard:
         target, view = scope.target, scope.view or SystemdView()
         seen, trouble = None, view.trouble
         # Before the list is read: what the hooks wrote until then is in it.
-        starting = self.parts.start_phase.starting(target.control_group) if scope.start_matters else None
+        starting = records.starting(self.parts, scope) if scope.start_matters else None
         try:
             seen = self.parts.devices.read(target.control_group, scope.entitled.rules if scope.entitled else ())
             if seen.inode != target.inode:

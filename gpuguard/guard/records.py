@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Optional, Protocol
 
 from gpuguard.errors import GpuguardError, RuntimeRunError
 from gpuguard.model import stale as numbers
@@ -37,7 +37,7 @@ def due(parts: Parts, scope: Scope) -> bool:
     """Whether the files are to be read: for the first time, again after the start, or with other devices."""
     now = time.monotonic()
     if scope.premature:
-        return now - scope.consulted >= _AGAIN or _begun(parts, scope)
+        return True
     if scope.record.path is None:
         # Some files are written when the control group is there already.
         if scope.consulted - scope.known_since < _PATIENCE:
@@ -57,7 +57,7 @@ async def consult(parts: Parts, policy: Policy, scope: Scope) -> None:
         return
     scope.generation, scope.consulted = parts.guarded.generation, time.monotonic()
     # Before the container is looked at: what the hook mounted until then is seen.
-    starting, begun = parts.start_phase.starting(scope.target.control_group), _begun(parts, scope)
+    at_work, begun = starting(parts, scope), _begun(parts, scope)
     try:
         scope.record = await parts.records.read(scope)
     except GpuguardError as error:
@@ -65,9 +65,14 @@ async def consult(parts: Parts, policy: Policy, scope: Scope) -> None:
         if scope.consulted - scope.known_since >= _PATIENCE:
             parts.recorder.unbelieved(scope.target.control_group, error)
     young = time.time() - scope.record.since < policy.settle
-    scope.early = scope.record.asked and bool(starting or young)
+    scope.early = scope.record.asked and bool(at_work or young)
     new = scope.consulted - scope.known_since < _PATIENCE
-    scope.premature = scope.record.path is None and not begun and (new or bool(starting))
+    scope.premature = scope.record.path is None and not begun and (new or bool(at_work))
+
+
+def starting(parts: Parts, scope: Scope) -> Optional[bool]:
+    """Whether the container has not begun its own program; None where that cannot be told."""
+    return parts.start_phase.starting(scope.target.control_group, scope.record.pid)
 
 
 def _begun(parts: Parts, scope: Scope) -> bool:
@@ -77,7 +82,7 @@ def _begun(parts: Parts, scope: Scope) -> bool:
         empty = not (parts.devices.populated(group) or parts.devices.groups_below(group))
     except GpuguardError:
         empty = False
-    return not empty and not parts.start_phase.starting(group)
+    return not empty and not starting(parts, scope)
 
 
 def settled(scope: Scope) -> RuntimeRecord:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Optional
 
-from gpuguard.guard import nested, payload
+from gpuguard.guard import nested, payload, records
 from gpuguard.guard.clock import Clock
 from gpuguard.guard.guard import Guard
 from gpuguard.guard.scope import Scope
@@ -154,7 +154,9 @@ class Writes:
     def _learnable(self, scope: Scope, write: Write) -> Callable[[Rule], bool]:
         """Return what may be learnt at a write: what an identified program of the host has added, in any case."""
         parts = self._guard.parts
-        starting = parts.start_phase.starting(write.control_group) if scope.start_matters else None
+        starting = records.starting(parts, scope) if scope.start_matters else None
+        if scope.premature and write.writer is not None and write.writer.role is Role.CONTAINER:
+            starting = False  # that it still starts can be a deception: a look reads its files first
         added = frozenset[Rule]()
         if write.writer is not None and write.writer.role in _OF_THE_HOST and write.before is not None:
             added = write.before.missing(write.after.rules if write.after is not None else ())
@@ -166,7 +168,7 @@ class Writes:
         if scope.entitled is not None and scope.entitled.settled:
             return frozenset()
         own = self_given(write, parts.guarded)
-        return own if own and not parts.start_phase.starting(write.control_group) else frozenset()
+        return own if own and not records.starting(parts, scope) else frozenset()
 
     def _on_purpose(self, scope: Scope, write: Write) -> bool:
         """Respect what was taken on purpose, learn what was given; return whether there was anything of that."""

@@ -48,20 +48,24 @@ class StartPhase:
         self._hierarchy = str(hierarchy).rstrip("/")
         self._proc = proc
 
-    def starting(self, control_group: str) -> Optional[bool]:
+    def starting(self, control_group: str, first: Optional[int] = None) -> Optional[bool]:
         """Whether the container in a control group has not begun its own program; None where that cannot be told.
 
-        Its first process decides, the oldest of the group and of those directly below: one that `exec` puts there is
-        younger. A group without processes is not starting.
+        Its first process decides: `first`, where its runtime has noted that, else the oldest of the group and of those
+        directly below: one that `exec` puts there is younger. A container can have the first one leave the group, and
+        put another there that has executed nothing. A group without processes is not starting.
         """
         try:
+            if first is not None:
+                return self._has_not_begun(self._member(first))
             members = [found for group in self._groups(control_group) for found in self._members(group)]
         except _Unclear:
             return None
+        except (FileNotFoundError, ProcessLookupError):
+            return False
         if not members or len(members) > _MOST_PROCESSES:
             return False
-        first = min(members, key=lambda member: (member.started, member.pid))
-        return first.forked_only and self._of_a_runtime(first)
+        return self._has_not_begun(min(members, key=lambda member: (member.started, member.pid)))
 
     def _groups(self, control_group: str) -> Iterator[str]:
         top = self._hierarchy + control_group
@@ -96,6 +100,9 @@ class StartPhase:
             raise
         except (OSError, ValueError, IndexError) as error:
             raise _Unclear from error
+
+    def _has_not_begun(self, member: _Member) -> bool:
+        return member.forked_only and self._of_a_runtime(member)
 
     def _of_a_runtime(self, member: _Member) -> bool:
         if member.name.startswith(_NAMES):

@@ -60,6 +60,7 @@ def derive(
         doubts=requested.doubts,
         refusal=requested.refusal,
         elsewhere=bundle.elsewhere,
+        pid=bundle.pid,
     )
 
 

@@ -145,7 +145,7 @@ async def test_before_its_files_are_there_nobody_is_believed(sim: SimNode, stati
     """What is seen when a container has begun its program is learnt after its files were read, not before."""
     post = await station(sim)
     phase: dict[str, bool] = {"starting": True}
-    post.guard.parts.start_phase.starting = lambda _: phase["starting"]  # type: ignore[method-assign, assignment]
+    post.guard.parts.start_phase.starting = lambda *_: phase["starting"]  # type: ignore[method-assign]
     said = hear(post, lambda: RuntimeRecord() if phase["starting"] else record(trusted=False))
     scope = sim.scope()
     await post.until(lambda: said.asked and scope.group in post.guard.scopes, "nobody was asked")
@@ -162,7 +162,7 @@ async def test_without_any_files_it_is_believed_when_it_has_begun(sim: SimNode, 
     """There are runtimes of which no files are known: as before, what is in force was given."""
     post = await station(sim)
     phase: dict[str, bool] = {"starting": True}
-    post.guard.parts.start_phase.starting = lambda _: phase["starting"]  # type: ignore[method-assign, assignment]
+    post.guard.parts.start_phase.starting = lambda *_: phase["starting"]  # type: ignore[method-assign]
     hear(post, RuntimeRecord)
     scope = sim.scope()
     await post.until(lambda: scope.group in post.guard.scopes, "the scope was not seen")

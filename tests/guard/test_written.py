@@ -413,10 +413,25 @@ class TestGrowing:
     async def test_is_learnt_of_a_hook_inside(self, desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
         """Before the container's own program has begun there are but the runtime's hooks in its group."""
         desk.scope.entitled = entitled(GPU0, settled=False)
-        monkeypatch.setattr(desk.post.guard.parts.start_phase, "starting", lambda _: True)
+        monkeypatch.setattr(desk.post.guard.parts.start_phase, "starting", lambda *_: True)
         inside = Process(42, "hook", "/usr/bin/hook", control_group=GROUP)
         wrote = changed(inside, BASICS, GPU0, GPU1, denied=False)
         await desk.take(replace(wrote, before=RuleSet.of(BASICS, GPU0)))
+        assert desk.scope.entitled.rules == rules(GPU0, GPU1)
+
+    @pytest.mark.invariant(1)
+    async def test_is_not_learnt_of_one_inside_before_its_files_are_read(
+        self, desk: Desk, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """A process that has executed nothing can be the container's own doing: its files tell the first one."""
+        desk.scope.entitled = entitled(GPU0, settled=False)
+        desk.scope.premature = True
+        monkeypatch.setattr(desk.post.guard.parts.start_phase, "starting", lambda *_: True)
+        inside = Process(42, "python3", "/usr/bin/python3", control_group=GROUP)
+        wrote = replace(changed(inside, BASICS, GPU0, GPU1, denied=False), before=RuleSet.of(BASICS, GPU0))
+        await desk.take(wrote)
+        assert desk.scope.entitled.rules == rules(GPU0)
+        await desk.take(replace(wrote, writer=replace(inside, exe="/usr/bin/runc", control_group="/x", native=True)))
         assert desk.scope.entitled.rules == rules(GPU0, GPU1)
 
     @pytest.mark.invariant(5)

@@ -145,6 +145,13 @@ class TestText:
         self._put(tmp_path, processes)
         assert phase.starting("/x") is answer
 
+    @pytest.mark.invariant(1)
+    def test_the_noted_one_decides(self, tmp_path: Path, phase: StartPhase) -> None:
+        """Where the runtime has noted the first process another one that poses as such says nothing."""
+        self._put(tmp_path, [(7, "python3", 0, 100)], listed=False)
+        self._put(tmp_path, [(5, RUNC, _MARK, 101)])
+        assert [phase.starting("/x", first) for first in (None, 7, 5, 4)] == [True, False, True, False]
+
     def test_crun_from_memory(self, tmp_path: Path, phase: StartPhase) -> None:
         """A crun that runs from a copy of itself may be named by a number; its executable tells."""
         self._put(tmp_path, [(5, "6", _MARK, 100)])
