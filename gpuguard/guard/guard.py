@@ -293,6 +293,7 @@ class Guard:
             protect=self.policy.protect,
             futile=scope.futile,
             second_look=second_look,
+            self_given=scope.may_be_self_given,
         )
         known = look.effective is not None and look.declared is not None
         if known and not (verdict.at_risk or verdict.lost):

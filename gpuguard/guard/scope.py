@@ -11,6 +11,7 @@ from gpuguard.guard.observe import SystemdView
 from gpuguard.model.backoff import Backoff
 from gpuguard.model.cause import Cause
 from gpuguard.model.device_list import DeviceList, Payload
+from gpuguard.model.deviceallow import standard_rules
 from gpuguard.model.entitlement import Entitlement
 from gpuguard.model.observation import Declared
 from gpuguard.model.plan import Plan
@@ -19,6 +20,7 @@ from gpuguard.model.ruleset import RuleSet
 from gpuguard.model.runtime_record import RuntimeRecord
 from gpuguard.model.scope_name import ContainerScope
 from gpuguard.model.state import State
+from gpuguard.model.unit import DevicePolicy
 from gpuguard.model.verdict import Verdict
 from gpuguard.systemd.unit_stamp import Stamp
 
@@ -26,6 +28,7 @@ from gpuguard.systemd.unit_stamp import Stamp
 _VIEW_MAX_AGE = 300.0
 # No runtime starts a container for longer. Seconds.
 _LONGEST_START = 600.0
+_STANDARD = RuleSet(standard_rules(DevicePolicy.CLOSED, ()))
 # A tuple: finding one by identity costs less than its hash.
 _AT_REST = (State.PROTECTED, State.AT_RISK, State.UNRESTRICTED)
 
@@ -136,6 +139,16 @@ class Scope:
         if self.record.trusted is not False:
             return True
         return self.record.possible is not None and self.record.possible.covers(rule)
+
+    def may_be_self_given(self, rule: Rule) -> bool:
+        """Whether a rule in force may be of the container's own making: it may write its list, and was not given that.
+
+        What runtimes give to all is in no specification: the standard devices, and the right to make nodes.
+        """
+        possible = self.record.possible
+        if self.record.trusted is not False or not rule.opens or (possible is not None and possible.covers(rule)):
+            return False
+        return not _STANDARD.covers(rule)
 
     @property
     def owed(self) -> frozenset[Rule]:

@@ -73,9 +73,11 @@ def plan(  # noqa: PLR0913 - each is a fact of its own
     protect: bool,
     futile: Optional[Declared] = None,
     second_look: bool = False,
+    self_given: Callable[[Rule], bool] = lambda _: False,
 ) -> Plan:
     """Plan the way to `protected`.
 
+    `self_given` tells of a rule in force whether the container may have given itself that: it is not declared along (v1).
     `protect`: declare before the first loss, too. `futile`: what systemd declared when the same
     declaration was last tried in vain: it is not tried again while nothing has changed.
     """
@@ -88,7 +90,11 @@ def plan(  # noqa: PLR0913 - each is a fact of its own
     curable = frozenset() if look.writable else frozenset(lost) - verdict.blocked
     if declared is None or look.refusal is not None or not (curable or verdict.at_risk):
         return found
-    wanted = curable | verdict.at_risk | _along(look, declared, guarded, verdict)
+    wanted = (
+        curable
+        | verdict.at_risk
+        | _along(look, declared, lambda rule: guarded(rule) or (look.writable and self_given(rule)), verdict)
+    )
     entries, unspelt = merge(declared, _sorted(wanted))
     found = replace(found, undeclarable=tuple(rule for rule in unspelt if rule in verdict.at_risk))
     if not look.writable:
@@ -105,7 +111,7 @@ def plan(  # noqa: PLR0913 - each is a fact of its own
     return replace(found, declare=entries if due else ())
 
 
-def _along(look: Observation, declared: Declared, guarded: Callable[[Rule], bool], verdict: Verdict) -> frozenset[Rule]:
+def _along(look: Observation, declared: Declared, but: Callable[[Rule], bool], verdict: Verdict) -> frozenset[Rule]:
     """Return what else the runtime gave and systemd does not know.
 
     Rules of the guarded classes that nobody is entitled to stay as they are, and so do stale ones, whose numbers may
@@ -113,9 +119,7 @@ def _along(look: Observation, declared: Declared, guarded: Callable[[Rule], bool
     """
     stale = {rule.device for rule in verdict.stale}
     return frozenset(
-        rule
-        for rule in look.given or ()
-        if not guarded(rule) and rule.device not in stale and not declared.covers(rule)
+        rule for rule in look.given or () if not but(rule) and rule.device not in stale and not declared.covers(rule)
     )
 
 

@@ -216,3 +216,15 @@ async def test_before_it_has_a_process_it_has_not_begun(sim: SimNode, station: S
     scope.write_rules([GPU1])
     await post.rounds(10)
     assert (post.entitled(scope), known.record.trusted, known.premature) == (set(), False, False)
+
+
+@pytest.mark.invariant(1)
+@pytest.mark.parametrize("trusted", [True, False])
+async def test_what_is_no_gpu_is_not_made_to_last(sim: SimNode, station: Station, trusted: bool) -> None:
+    """A disk that a container has allowed itself is not declared along with its GPU; what a hook gave one is."""
+    post = await station(sim)
+    hear(post, lambda: record(GPU0, trusted=trusted))
+    scope = sim.scope(hook_rules=[GPU0, "b 77:7 rw"])
+    await post.becomes(scope, State.PROTECTED)
+    assert ("/dev/block/77:7" in scope.drop_in.read_text()) is trusted
+    assert has(scope, "b 77:7 rw")
