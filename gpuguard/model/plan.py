@@ -77,7 +77,7 @@ def plan(  # noqa: PLR0913 - each is a fact of its own
 ) -> Plan:
     """Plan the way to `protected`.
 
-    `self_given` tells of a rule in force whether the container may have given itself that: it is not declared along (v1).
+    `self_given`: whether the container may have given itself a rule that is in force (v1); it is not declared along.
     `protect`: declare before the first loss, too. `futile`: what systemd declared when the same
     declaration was last tried in vain: it is not tried again while nothing has changed.
     """
@@ -90,11 +90,8 @@ def plan(  # noqa: PLR0913 - each is a fact of its own
     curable = frozenset() if look.writable else frozenset(lost) - verdict.blocked
     if declared is None or look.refusal is not None or not (curable or verdict.at_risk):
         return found
-    wanted = (
-        curable
-        | verdict.at_risk
-        | _along(look, declared, lambda rule: guarded(rule) or (look.writable and self_given(rule)), verdict)
-    )
+    along = _along(look, declared, guarded, verdict)
+    wanted = curable | verdict.at_risk | frozenset(rule for rule in along if not (look.writable and self_given(rule)))
     entries, unspelt = merge(declared, _sorted(wanted))
     found = replace(found, undeclarable=tuple(rule for rule in unspelt if rule in verdict.at_risk))
     if not look.writable:
@@ -111,7 +108,7 @@ def plan(  # noqa: PLR0913 - each is a fact of its own
     return replace(found, declare=entries if due else ())
 
 
-def _along(look: Observation, declared: Declared, but: Callable[[Rule], bool], verdict: Verdict) -> frozenset[Rule]:
+def _along(look: Observation, declared: Declared, guarded: Callable[[Rule], bool], verdict: Verdict) -> frozenset[Rule]:
     """Return what else the runtime gave and systemd does not know.
 
     Rules of the guarded classes that nobody is entitled to stay as they are, and so do stale ones, whose numbers may
@@ -119,7 +116,9 @@ def _along(look: Observation, declared: Declared, but: Callable[[Rule], bool], v
     """
     stale = {rule.device for rule in verdict.stale}
     return frozenset(
-        rule for rule in look.given or () if not but(rule) and rule.device not in stale and not declared.covers(rule)
+        rule
+        for rule in look.given or ()
+        if not guarded(rule) and rule.device not in stale and not declared.covers(rule)
     )
 
 
