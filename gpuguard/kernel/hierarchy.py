@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Optional
 
 from gpuguard.errors import CgroupGoneError, CgroupUnreadableError
+from gpuguard.kernel import nested_v1
 from gpuguard.model.container_group import (
     PAYLOAD,
     SLICE,
@@ -28,8 +29,6 @@ _NO_NAMES = frozenset({"", ".", ".."})
 # The kubelet has one for each pod, and allows 110 of them unless told otherwise.
 _MOST_DIRECTORIES = 4096
 _OTHERS_MAY_WRITE = 0o022
-# kernfs counts two links and one for each control group below.
-_EMPTY = 2
 
 Contained = Callable[[ContainerGroup, int], Optional[bool]]
 
@@ -121,11 +120,7 @@ class Hierarchy:
         """
         with self._open(control_group) as directory:
             try:
-                processes = os.open("cgroup.procs", os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW, dir_fd=directory)
-                try:
-                    return bool(os.read(processes, 1))
-                finally:
-                    os.close(processes)
+                return nested_v1.populated(directory)
             except OSError as error:
                 raise self._error(error, control_group, "cannot read cgroup.procs") from error
 
@@ -174,4 +169,4 @@ def _roots_alone(entry: os.DirEntry[str]) -> bool:
         seen = entry.stat(follow_symlinks=False)
     except OSError:  # gone
         return False
-    return seen.st_nlink > _EMPTY and seen.st_uid == 0 and not seen.st_mode & _OTHERS_MAY_WRITE
+    return nested_v1.has_groups(seen) and seen.st_uid == 0 and not seen.st_mode & _OTHERS_MAY_WRITE
