@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Optional
 
+from gpuguard.model.device_classes import MISC_MAJOR
 from gpuguard.model.device_filter import DeviceFilter, Owner, accepted_by_all, of_systemd, without_groups_below
 from gpuguard.model.entitlement import Entitlement
 from gpuguard.model.observation import Declared, Observation
@@ -90,7 +91,7 @@ def plan(  # noqa: PLR0913 - each is a fact of its own
     curable = frozenset() if look.writable else frozenset(lost) - verdict.blocked
     if declared is None or look.refusal is not None or not (curable or verdict.at_risk):
         return found
-    along = _along(look, declared, guarded, verdict)
+    along = _along(look, declared, guarded, entitled, verdict)
     wanted = curable | verdict.at_risk | frozenset(rule for rule in along if not (look.writable and self_given(rule)))
     entries, unspelt = merge(declared, _sorted(wanted))
     found = replace(found, undeclarable=tuple(rule for rule in unspelt if rule in verdict.at_risk))
@@ -108,17 +109,20 @@ def plan(  # noqa: PLR0913 - each is a fact of its own
     return replace(found, declare=entries if due else ())
 
 
-def _along(look: Observation, declared: Declared, guarded: Callable[[Rule], bool], verdict: Verdict) -> frozenset[Rule]:
+def _along(
+    look: Observation, declared: Declared, guarded: Callable[[Rule], bool], entitled: Entitlement, verdict: Verdict
+) -> frozenset[Rule]:
     """Return what else the runtime gave and systemd does not know.
 
     Rules of the guarded classes that nobody is entitled to stay as they are, and so do stale ones, whose numbers may
-    be those of any driver now.
+    be those of any driver now, and those of a guarded driver that is not loaded at the moment.
     """
-    stale = {rule.device for rule in verdict.stale}
+    others = entitled.released.union(rule.device for rule in verdict.stale)
+    majors = {(kind, major) for kind, major, _ in entitled.drivers if major != MISC_MAJOR}
     return frozenset(
         rule
         for rule in look.given or ()
-        if not guarded(rule) and rule.device not in stale and not declared.covers(rule)
+        if not (guarded(rule) or rule.device in others or (rule.kind, rule.major) in majors or declared.covers(rule))
     )
 
 

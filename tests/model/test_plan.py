@@ -268,3 +268,25 @@ class TestNothing:
     def test_is_not_said_of_a_plan_with_something_in_it(self, some: Plan) -> None:
         """A plan to write, to declare or to look again is a plan."""
         assert some
+
+
+@pytest.mark.invariant(1)
+@pytest.mark.parametrize(
+    "known",
+    [
+        replace(KNOWN, released=frozenset({"c 9:1"})),
+        replace(KNOWN, drivers=frozenset({("c", 9, "nvidia-uvm")})),
+    ],
+)
+def test_what_was_guarded_is_not_declared_along_when_its_driver_is_gone(known: Entitlement) -> None:
+    """Without its driver nobody knows that the major is a GPU's; what was released or never given stays so."""
+    seen = look(RuleSet(WHOLE.rules | rules("c 9:1 rw")), declaration())
+    assert declared(planned(seen, known)) == [GPU0, GPU1, TTY]
+    assert "/dev/char/9:1 rw" in declared(planned(seen))
+
+
+def test_what_shares_a_major_with_a_guarded_device_is_declared_along() -> None:
+    """Each minor of the misc major is another driver's: fuse beside RDMA's rdma_cm."""
+    seen = look(RuleSet(WHOLE.rules | rules("c 10:229 rwm")), declaration())
+    known = replace(KNOWN, drivers=frozenset({("c", 10, "misc")}))
+    assert "/dev/char/10:229 rwm" in declared(planned(seen, known))
