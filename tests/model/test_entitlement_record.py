@@ -52,6 +52,15 @@ def test_what_was_lost_before_is_known_from_the_files(by: Source) -> None:
 
 
 @pytest.mark.invariant(1)
+def test_what_nobody_guards_is_nobodys_entitlement() -> None:
+    """Other devices in the files are not learnt."""
+    assert learnt(None, look(STRIPPED), record("c 5:1 rw")) is None
+    known = learnt(None, look(STRIPPED), record("c 5:1 rw", "c 1:0 rw"))
+    assert known is not None
+    assert known.rules == rules("c 1:0 rw")
+
+
+@pytest.mark.invariant(1)
 def test_without_the_files_nothing_is_known_of_it() -> None:
     """Nothing is guessed for a stripped container."""
     assert learnt(None, look(STRIPPED), RuntimeRecord()) is None

@@ -114,6 +114,12 @@ class TestSpec:
         assert seen(HOOKS + line("/dev/nvidia1", "/nvidia1"), spec) == {CONTROL, GPU0, CAP3}
 
     @pytest.mark.invariant(1)
+    def test_by_a_path_from_the_bundle(self) -> None:
+        """Runtimes take a bind mount's source without a slash from the bundle on: it may lead anywhere."""
+        spec = with_mounts(Mount("/dev/nvidia1", "../../dev/nvidia1", "bind"))
+        assert seen(HOOKS + line("/dev/nvidia1", "/nvidia1"), spec) == {CONTROL, GPU0, CAP3}
+
+    @pytest.mark.invariant(1)
     @pytest.mark.parametrize("kind", ["bind", "none", "", "ext4", "tmpfs"])
     def test_below_a_bind_mount(self, kind: str) -> None:
         """What lies in a directory that was mounted may have come with it."""

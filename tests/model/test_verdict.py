@@ -10,6 +10,7 @@ from hypothesis import given
 
 from gpuguard.model.entitlement import Entitlement
 from gpuguard.model.observation import Observation
+from gpuguard.model.rule import Rule
 from gpuguard.model.ruleset import RuleSet
 from gpuguard.model.state import State
 from gpuguard.model.unit import DevicePolicy
@@ -66,6 +67,25 @@ def test_without_an_entitlement(effective: Optional[RuleSet], state: Optional[St
     """A list that cannot be read may have been a GPU container's: only one that shows no GPU is no concern."""
     verdict = judge_unknown(look(effective, None), guarded)
     assert (verdict and verdict.state) is state
+
+
+@pytest.mark.invariant(1)
+def test_what_it_may_use_without_an_entitlement_is_excess() -> None:
+    """It is told, and so is what may have been given, where that cannot be told for certain."""
+    seen = look(RuleSet.of("c 1:0 rw", "c 5:0 rw"), None)
+    excess = rules("c 1:0 rw")
+    assert judge_unknown(seen, guarded) == Verdict(State.PROTECTED, "nothing was given to it", excess=excess)
+    assert judge_unknown(seen, guarded, ["one", "two"]) == Verdict(State.OPAQUE, "one; two", excess=excess)
+    stripped = look(RuleSet.of("c 5:0 rw"), None)
+    assert judge_unknown(stripped, guarded, ["one"]) == Verdict(State.OPAQUE, "one")
+
+
+def test_stale_rules_of_nobody() -> None:
+    """What the container is not entitled to makes it none the worse."""
+    known = entitlement("c 1:0 rw")
+    seen = look(RuleSet.of("c 1:0 rw"), declaration(GPU0))
+    other = {Rule.parse("c 1:1 rw"): "moved"}
+    assert judge(seen, known, guarded, other) == judge(seen, known, guarded)
 
 
 class TestDifferences:
