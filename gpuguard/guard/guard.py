@@ -255,7 +255,10 @@ class Guard:
             stale=records.idle(self.parts, scope).union(records.stale(self.parts, scope)),
         )
         if scope.entitled is None:
-            scope.verdict, scope.plan = judge_unknown(look, self.parts.guarded, scope.record.doubts), Plan()
+            doubts = () if scope.early else scope.record.doubts  # what may still be given is not in doubt
+            scope.verdict, scope.plan = judge_unknown(look, self.parts.guarded, doubts), Plan()
+            if scope.premature and scope.verdict is not None and scope.verdict.excess:
+                scope.verdict = None
             if before is not None:
                 self._forget(scope)
         elif scope.entitled != before:

@@ -228,3 +228,21 @@ async def test_what_is_no_gpu_is_not_made_to_last(sim: SimNode, station: Station
     await post.becomes(scope, State.PROTECTED)
     assert ("/dev/block/77:7" in scope.drop_in.read_text()) is trusted
     assert has(scope, "b 77:7 rw")
+
+
+@pytest.mark.invariant(10)
+async def test_a_start_is_not_told_as_trouble(sim: SimNode, station: Station) -> None:
+    """What may come yet is not in doubt, and what is in force before the first process is there is no excess."""
+    post = await station(sim)
+    post.guard.parts.devices.populated = lambda control_group: False  # type: ignore[method-assign]  # noqa: ARG005
+    said = hear(post, RuntimeRecord)
+    scopes = [sim.scope(hook_rules=[GPU0]), sim.scope()]
+    await post.until(lambda: len(post.guard.scopes) == len(scopes), "not all were seen")
+    await post.rounds(5)
+    assert post.kinds() == []
+    said.answer = lambda: record(asked=True, doubts=("its mounts prove nothing",), age=-60.0)
+    asked = said.asked
+    await post.until(lambda: said.asked > asked + len(scopes), "nobody was asked again")
+    await post.rounds(5)
+    assert set(post.kinds()) <= {"found", "declared"}
+    assert post.state(scopes[1]) is None
