@@ -25,6 +25,21 @@ def test_a_list_that_is_not_known() -> None:
     assert on_purpose(ADMIN, RuleSet(unrestricted=True), RuleSet.of(*BASICS), rules(*GPUS)) == frozenset()
 
 
+def test_an_empty_list_is_no_purpose() -> None:
+    """One that held nothing but what the container is owed was emptied all the same."""
+    assert on_purpose(ADMIN, RuleSet.of(*GPUS), RuleSet(), rules(*GPUS)) == frozenset()
+    assert on_purpose(ADMIN, RuleSet.of(*GPUS), RuleSet.of(GPUS[0]), rules(*GPUS)) == rules(GPUS[1])
+
+
+def test_parts_of_what_was_taken() -> None:
+    """A wildcard and a device of its go together, as does each access of a device; anything else makes it a loss."""
+    owed = rules("c 1:* rw", "c 1:0 rw")
+    before, after = RuleSet.of(*BASICS, "c 1:* rw", "c 1:0 rw", "c 1:5 r", "c 1:0 m"), RuleSet.of(*BASICS)
+    assert on_purpose(ADMIN, before, after, owed) == owed
+    assert on_purpose(ADMIN, RuleSet(before.rules | rules("c 2:0 r")), after, owed) == frozenset()
+    assert on_purpose(ADMIN, before, before, owed) == frozenset()
+
+
 @given(st.frozensets(CLOSE_RULES), st.frozensets(CLOSE_RULES), st.frozensets(CLOSE_RULES))
 def test_only_what_was_there_and_is_not(before: frozenset[Rule], after: frozenset[Rule], owed: frozenset[Rule]) -> None:
     """Whatever the lists: nothing is taken that is still in force, that was not there, or that nobody is owed."""

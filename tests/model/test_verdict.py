@@ -88,6 +88,13 @@ def test_stale_rules_of_nobody() -> None:
     assert judge(seen, known, guarded, other) == judge(seen, known, guarded)
 
 
+def test_why_nothing_is_declared_is_no_matter_of_one_that_is_protected() -> None:
+    """Unless it is that systemd does not manage it."""
+    seen = replace(look(IN_FORCE, declaration(GPU0, GPU1)), refusal="a service")
+    assert judge(seen, BOTH, guarded) == Verdict(State.PROTECTED)
+    assert judge(replace(seen, declared=None, managed=False), BOTH, guarded) == Verdict(State.PROTECTED, "a service")
+
+
 class TestDifferences:
     """What differs between the three lists."""
 
