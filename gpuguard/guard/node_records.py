@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from functools import partial
 from pathlib import Path
@@ -33,6 +34,7 @@ class NodeRecords:
     """The files of the runtimes and of NVIDIA's toolkit, the GPUs there are, and the containers' first processes."""
 
     def __init__(self, paths: Paths, guarded: GuardedDevices) -> None:
+        """Read nothing yet. To be called inside the running loop."""
         self._proc, self._dev = Path(paths.proc), Path(paths.dev)
         self._guarded = guarded
         self._files = RuntimeFiles(Path(paths.root), self._proc)
@@ -42,6 +44,8 @@ class NodeRecords:
         self._generation = -1
         self._read_at = 0.0
         self._reader = Reader("records")
+        # Many containers may be new at once: one reads for all.
+        self._asking = asyncio.Lock()
 
     def close(self) -> None:
         """End the thread when it has done what it is at."""
@@ -104,10 +108,11 @@ class NodeRecords:
 
         Raises CgroupUnreadableError, RuntimeFileError.
         """
-        generation = self._guarded.generation
-        # MIG instances are made without a word, and are there before a container that has them.
-        if self._inventory is None or generation != self._generation or self._read_at < since:
-            self._read_at = time.time()
-            self._inventory = await self._reader.read("NVIDIA's driver", partial(read_inventory, self._proc, self._dev))
-            self._generation = generation
-        return self._inventory
+        async with self._asking:
+            generation = self._guarded.generation
+            # MIG instances are made without a word, and are there before a container that has them.
+            if self._inventory is None or generation != self._generation or self._read_at < since:
+                began, read = time.time(), partial(read_inventory, self._proc, self._dev)
+                self._inventory = await self._reader.read("NVIDIA's driver", read)
+                self._generation, self._read_at = generation, began
+            return self._inventory
