@@ -18,8 +18,6 @@ _GET_USERNS, _GET_PARENT = 0xB701, 0xB702
 _MAX_BYTES = 1 << 20
 _HELD = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
 _READ = os.O_RDONLY | os.O_CLOEXEC
-# Fields of /proc/PID/stat after the name, from the state on: the 22nd of all (proc_pid_stat(5)).
-_STARTED = 19
 
 _Namespace = tuple[int, int]
 
@@ -142,11 +140,6 @@ def _read(path: str, directory: Optional[int] = None) -> Optional[str]:
     finally:
         os.close(file)
     return None
-
-
-def _started(text: Optional[str]) -> Optional[int]:
-    fields = (text or "").rpartition(")")[2].split()
-    return int(fields[_STARTED]) if len(fields) > _STARTED and fields[_STARTED].isdigit() else None
 
 
 def _is_in(text: Optional[str], control_group: str) -> bool:
