@@ -197,9 +197,13 @@ def _level(group: str, own: str) -> str:
 
 
 def _sources(explanation: Explanation) -> Iterator[str]:
+    rules: dict[Sequence[str], list[str]] = {}  # most have the same sources, whose names are long
     for one in explanation.comparisons:
         if one.entitled and one.sources:
-            yield f"{one.rule}: {'; '.join(one.sources)}"
+            rules.setdefault(one.sources, []).append(str(one.rule))
+    for sources, those in rules.items():
+        yield f"{', '.join(those)}: {'; '.join(sources)}"
+    for one in explanation.comparisons:
         if one.stale is not None:
             yield f"{one.rule} is stale: {one.stale}"
     yield from explanation.doubts

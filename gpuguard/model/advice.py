@@ -14,6 +14,7 @@ from gpuguard.model.refusal import Refusal
 from gpuguard.model.reload import returning
 from gpuguard.model.rule import BLOCK, CHAR, Rule
 from gpuguard.model.state import State
+from gpuguard.model.verdict import IN_ANOTHER_GROUP
 
 _NO_RELOAD = "Until then no daemon-reload, set-property or package update on this node."
 _IN_THE_UNIT = {Refusal.NOT_TRANSIENT.value, Refusal.RESTARTABLE.value}
@@ -84,6 +85,9 @@ def _opaque(explanation: Explanation) -> Iterator[str]:
     elif "cannot be followed" in reason:
         yield f"See whose program that is: `bpftool cgroup tree {explanation.root}`."
         yield "Open the device in the container to see how it is: gpuguard cannot tell, and does nothing there."
+    elif reason.startswith(IN_ANOTHER_GROUP):
+        yield f"See that group's devices.list, below {explanation.root}: `a *:* rwm`, as of a slice, allows every GPU."
+        yield "To put it right, restart it while another container runs in its slice: docs/containers.md says why."
     elif reason and reason in "; ".join(explanation.doubts):
         yield "If it lacks its GPUs, restart it: gpuguard gives nothing on suspicion."
     else:
@@ -188,6 +192,7 @@ def _why_undeclared(explanation: Explanation) -> Iterator[str]:
             yield f"Start it with this property of its own, as by `systemd-run --property=`: {lines}."
         else:
             yield f"Say it in the unit itself: `systemctl edit {scope}`, there [Service] {lines}."
+            yield "That reloads systemd, which takes away what is at risk on this node: see `gpuguard status` first."
     elif refusal:
         yield f"`systemctl status {scope}`: the container's control group is not that of a unit that systemd knows."
     elif plan.unclear:

@@ -168,7 +168,8 @@ def _about_scheduling(budgets: tuple[str, ...]) -> str:
     if not any(_UNIT in file for file in budgets):
         return f"As root `{gifts}`, then start the daemon again."
     line = f"ExecStartPre=-+/bin/sh -c {quote(gifts)}"
-    return f"`systemctl edit gpuguard`, there [Service] {line}, then `systemctl restart gpuguard`."
+    edit = "`systemctl edit gpuguard`, which reloads systemd (first see that nothing is at risk)"
+    return f"{edit}, there [Service] {line}, then `systemctl restart gpuguard`."
 
 
 def _about_containers(seen: Examination) -> Iterator[Finding]:

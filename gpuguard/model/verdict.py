@@ -17,6 +17,8 @@ from gpuguard.model.state import State
 Rules = frozenset[Rule]
 _NONE: Rules = frozenset()
 _NOTHING: Mapping[Rule, str] = MappingProxyType({})
+IN_ANOTHER_GROUP = "its first process is in"
+"""How the reason begins for a container that the list of its own control group says nothing about."""
 
 
 @dataclass(frozen=True)
@@ -89,7 +91,7 @@ def judge(
     state, reason = _state(look, entitled, lost, at_risk, stale)
     if look.elsewhere is not None:
         state = State.OPAQUE
-        reason = f"its first process is in {look.elsewhere}, whose device rules count for it, not its own"
+        reason = f"{IN_ANOTHER_GROUP} {look.elsewhere}, whose device rules count for it, not its own"
     return Verdict(state, reason, lost, at_risk, excess, blocked, stale=frozenset(stale), idle=idle & entitled.rules)
 
 

@@ -223,6 +223,16 @@ def test_says_where_the_entitlement_comes_from() -> None:
     ]
 
 
+def test_names_a_source_once_for_all_its_rules() -> None:
+    """The paths of specifications are long, and most containers have one of them for all their devices."""
+    source = "spec: linux.resources.devices in /run/b/config.json"
+    one, two = compared(sources=(source,)), compared("c 195:255 rw", sources=(source,))
+    other = compared("c 510:0 rw", sources=("ledger: seen in force",))
+    text = people(explained(State.PROTECTED, one, other, two))
+    section = text.partition("Where the entitlement comes from:\n")[2].partition("\n\n")[0].splitlines()
+    assert section == [f"  c 195:0 rw, c 195:255 rw: {source}", "  c 510:0 rw: ledger: seen in force"]
+
+
 class TestJson:
     """The document."""
 

@@ -248,6 +248,7 @@ class TestLost:
         ("the kernel hides its instructions: give gpuguard CAP_SYSLOG and", "`sysctl kernel.kptr_restrict=1`"),
         ("cannot read devices.list: Permission denied", f"`sudo gpuguard explain {NAME}`"),
         ("device program 7 on /a.slice cannot be followed: calls", "`bpftool cgroup tree /sys/fs/cgroup`"),
+        ("its first process is in /a.slice, whose device rules count for it", "restart it while another container"),
         ("devices.list makes no sense", "what the reason names"),
         (None, "what the reason names"),
     ],
