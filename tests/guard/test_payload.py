@@ -112,3 +112,13 @@ async def test_a_list_that_cannot_be_read(post: Post, monkeypatch: pytest.Monkey
     found = payload.of_the_container(post.guard.parts, post.guard.scopes[GROUP], Write(GROUP, 7, 1.0, denied=True))
     assert found.after is None
     assert post.kinds() == ["trouble"]
+
+
+def test_what_the_kernel_takes_along() -> None:
+    """A wildcard goes with a device of its that is denied to a scope without a filter; nothing else is excused."""
+    before = RuleSet.of("c *:* m", "c 1:3 rwm", "c 8:0 r", "c 195:0 rw")
+    owed = RuleSet.of("c 195:0 rw").rules
+    after = payload._without_side_effects(before, RuleSet.of("c 1:3 rwm"), owed)
+    assert after == RuleSet.of("c *:* m", "c 1:3 rwm")
+    untouched = RuleSet.of("c 1:3 rwm", "c 195:0 rw")
+    assert payload._without_side_effects(before, untouched, owed) == untouched
