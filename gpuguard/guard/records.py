@@ -36,7 +36,7 @@ class Records(Protocol):
 def due(parts: Parts, scope: Scope) -> bool:
     """Whether the files are to be read: for the first time, again after the start, or with other devices."""
     now = time.monotonic()
-    if scope.premature:
+    if scope.premature or (scope.vacant and not _vacant(parts, scope)):
         return True
     if scope.record.path is None:
         # Some files are written when the control group is there already.
@@ -57,7 +57,7 @@ async def consult(parts: Parts, policy: Policy, scope: Scope) -> None:
         return
     scope.generation, scope.consulted = parts.guarded.generation, time.monotonic()
     # Before the container is looked at: what the hook mounted until then is seen.
-    at_work, begun = starting(parts, scope), _begun(parts, scope)
+    at_work, vacant = starting(parts, scope), _vacant(parts, scope)
     try:
         scope.record = await parts.records.read(scope)
     except GpuguardError as error:
@@ -66,8 +66,8 @@ async def consult(parts: Parts, policy: Policy, scope: Scope) -> None:
             parts.recorder.unbelieved(scope.target.control_group, error)
     young = time.time() - scope.record.since < policy.settle
     scope.early = scope.record.asked and bool(at_work or young)
-    new = scope.consulted - scope.known_since < _PATIENCE
-    scope.premature = scope.record.path is None and not begun and (new or bool(at_work))
+    scope.premature = scope.record.path is None and bool(at_work)
+    scope.vacant = scope.record.path is None and vacant and scope.consulted - scope.known_since < _PATIENCE
 
 
 def starting(parts: Parts, scope: Scope) -> Optional[bool]:
@@ -75,14 +75,13 @@ def starting(parts: Parts, scope: Scope) -> Optional[bool]:
     return parts.start_phase.starting(scope.target.control_group, scope.record.pid)
 
 
-def _begun(parts: Parts, scope: Scope) -> bool:
-    """Whether the container has begun its own program, which no runtime lets it before its files are written."""
+def _vacant(parts: Parts, scope: Scope) -> bool:
+    """Whether there is nobody in the container yet."""
     group = scope.target.control_group
     try:
-        empty = not (parts.devices.populated(group) or parts.devices.groups_below(group))
-    except GpuguardError:
-        empty = False
-    return not empty and not starting(parts, scope)
+        return not (parts.devices.populated(group) or parts.devices.groups_below(group))
+    except GpuguardError:  # the look tells why
+        return False
 
 
 def settled(scope: Scope) -> RuntimeRecord:

@@ -58,7 +58,8 @@ class Scope:
     declaration. `shielded`: the shield stands for good; `shields` counts how often one was raised or removed.
     `self_given` are rules that the container itself wrote while it settled: they are not learnt. `record` is what the
     runtime's own files say of the container, read when the host's devices were at `generation`, at `consulted`;
-    `early`: when NVIDIA's hook may still have been at work; `premature`: when the runtime may not have written it yet.
+    `early`: when NVIDIA's hook may still have been at work; `premature`: while the container started and its
+    runtime had not written it yet; `vacant`: the same while there was no process in it.
     `payload` is the container's own group below, as the sentinel was told; `counted_below` is when the clock last read
     all lists there.
     """
@@ -93,6 +94,7 @@ class Scope:
     consulted: float = -math.inf
     early: bool = False
     premature: bool = False
+    vacant: bool = False
 
     @property
     def effective(self) -> Optional[RuleSet]:
