@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from gpuguard.config import Settings
-from gpuguard.guard import records
 from gpuguard.guard.build import Assembly, assemble
 from gpuguard.guard.candidates import Candidates
 from gpuguard.guard.clock import Clock
@@ -72,10 +71,8 @@ class Alone:
 
 
 @pytest.fixture
-async def alone(groups: Groups, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Alone]:
+async def alone(groups: Groups, tmp_path: Path) -> AsyncIterator[Alone]:
     """Return the guard; nobody vouches for the look-alike."""
-    # No process is in these groups, as where a container's is yet to come: that is not waited for.
-    monkeypatch.setattr(records, "_PATIENCE", 0.2)
     (tmp_path / "cgroup").mkdir()
     (tmp_path / "cgroup" / "devices").symlink_to(groups.root)
     paths = {"cgroup": str(tmp_path / "cgroup"), "run": str(tmp_path / "run"), "bus": "unix:path=/nonexistent/bus"}
