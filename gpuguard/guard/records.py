@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 _AGAIN = 1.0
 _PATIENCE = 15.0
 _LATER = 300.0
+# In which a runtime may have other processes of its own in the control group, and nothing on disk.
+_NEW = 2.0
 
 
 class Records(Protocol):
@@ -53,7 +55,7 @@ def due(parts: Parts, scope: Scope) -> bool:
 
 async def consult(parts: Parts, policy: Policy, scope: Scope) -> None:
     """Read the files where that is due. What cannot be believed says nothing, and is told if it stays so."""
-    if not due(parts, scope):
+    if not (due(parts, scope) or (scope.record.path is None and _new(scope))):
         return
     scope.generation, scope.consulted = parts.guarded.generation, time.monotonic()
     # Before the container is looked at: what the hook mounted until then is seen.
@@ -73,6 +75,15 @@ async def consult(parts: Parts, policy: Policy, scope: Scope) -> None:
 def starting(parts: Parts, scope: Scope) -> Optional[bool]:
     """Whether the container has not begun its own program; None where that cannot be told."""
     return parts.start_phase.starting(scope.target.control_group, scope.record.pid)
+
+
+def unread(scope: Scope) -> bool:
+    """Whether the files may not have been there when they were last read: the next look reads them before it learns."""
+    return scope.premature or scope.vacant or (scope.record.path is None and _new(scope))
+
+
+def _new(scope: Scope) -> bool:
+    return time.monotonic() - scope.known_since < _NEW
 
 
 def _vacant(parts: Parts, scope: Scope) -> bool:

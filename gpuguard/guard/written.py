@@ -155,7 +155,7 @@ class Writes:
         """Return what may be learnt at a write: what an identified program of the host has added, in any case."""
         parts = self._guard.parts
         starting = records.starting(parts, scope) if scope.start_matters else None
-        if (scope.premature or scope.vacant) and write.writer is not None and write.writer.role is Role.CONTAINER:
+        if records.unread(scope) and write.writer is not None and write.writer.role is Role.CONTAINER:
             return lambda _: False  # that it still starts can be a deception: a look reads its files first
         added = frozenset[Rule]()
         if write.writer is not None and write.writer.role in _OF_THE_HOST and write.before is not None:

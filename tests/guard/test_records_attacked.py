@@ -252,3 +252,19 @@ async def test_what_is_in_force_before_the_files_are_there_is_no_excess(sim: Sim
     known.record, known.premature = RuntimeRecord(), True
     assert post.guard._learn(known, post.guard._observe(known)) is None
     assert known.verdict is None
+
+
+@pytest.mark.invariant(1)
+async def test_a_new_one_is_read_at_each_look(sim: SimNode, station: Station) -> None:
+    """A runtime's process of another kind may have been seen in it, when its files were not there yet."""
+    post = await station(sim)
+    said = hear(post, RuntimeRecord)
+    scope = sim.scope()
+    await post.until(lambda: said.asked and scope.group in post.guard.scopes, "nobody was asked")
+    await post.assembly.watch.idle()
+    assert records.unread(post.of(scope))
+    said.answer = lambda: record(trusted=False)
+    scope.write_rules([GPU1])
+    await post.rounds(5)
+    assert (post.entitled(scope), post.of(scope).record.trusted) == (set(), False)
+    assert not records.unread(post.of(scope))
