@@ -83,7 +83,8 @@ def unread(scope: Scope) -> bool:
 
 
 def _new(scope: Scope) -> bool:
-    return time.monotonic() - scope.known_since < _NEW
+    learns = scope.entitled is None or not scope.entitled.settled
+    return learns and time.monotonic() - scope.known_since < _NEW
 
 
 def _vacant(parts: Parts, scope: Scope) -> bool:
