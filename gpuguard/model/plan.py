@@ -82,7 +82,7 @@ def plan(  # noqa: PLR0913 - each is a fact of its own
     `protect`: declare before the first loss, too. `futile`: what systemd declared when the same
     declaration was last tried in vain: it is not tried again while nothing has changed.
     """
-    if look.effective is None or look.unrestricted:
+    if look.effective is None or look.unrestricted or look.elsewhere is not None:
         return Plan()
     lost, look_again = plan_writes(verdict, look.declared, second_look=second_look or not look.managed)
     found = Plan(lost, lost if look.writable else (), look_again=look_again)

@@ -10,12 +10,13 @@ from hypothesis import given
 
 from gpuguard.model.entitlement import Entitlement
 from gpuguard.model.observation import Observation
+from gpuguard.model.plan import plan
 from gpuguard.model.rule import Rule
 from gpuguard.model.ruleset import RuleSet
 from gpuguard.model.state import State
 from gpuguard.model.unit import DevicePolicy
 from gpuguard.model.verdict import Verdict, judge, judge_unknown
-from tests.model.looks import ENTITLEMENTS, FULL_LOOKS, declaration, entitlement, guarded, look, rules
+from tests.model.looks import ENTITLEMENTS, FULL_LOOKS, declaration, entitlement, guarded, look, rules, spell
 
 GPU0, GPU1 = "/dev/char/1:0 rw", "/dev/char/1:1 rw"
 BOTH = entitlement("c 1:0 rw", "c 1:1 rw")
@@ -56,6 +57,9 @@ def test_another_groups_rules_count() -> None:
     verdict = judge(seen, BOTH, guarded)
     assert verdict.state is State.OPAQUE
     assert "/a.slice" in (verdict.reason or "")
+    stripped = replace(look(NONE_LEFT, declaration()), elsewhere="/a.slice")
+    verdict = judge(stripped, BOTH, guarded)
+    assert not plan(stripped, BOTH, verdict, guarded=guarded, merge=spell, protect=True)
 
 
 @pytest.mark.invariant(4)
