@@ -78,10 +78,10 @@ def learn(  # noqa: PLR0913 - each is a fact of its own
     Nothing is learnt from what cannot be read or from a cgroup without a filter. Rules that are
     seen while unsettled are added; a settled entitlement does not grow by what is seen. What the runtime's own files
     grant is added when the start is over: until then hooks are at work, and are not overtaken. It settles when nobody
-    but systemd has written for `settle` seconds, outside a reload, with all its rules in force that are not `stale`,
-    and the container's own program has begun: until then hooks may write. On cgroup v2, where only a declaration
-    gives back what is lost, it settles without all its rules in force: there the runtime's own program
-    tells what the runtime has given, whatever systemd's denies.
+    but systemd has written for `settle` seconds, outside a reload, with all its rules in force that are not `stale`
+    and that the runtime's files do not grant, and the container's own program has begun: until then hooks may write.
+    On cgroup v2, where only a declaration gives back what is lost, it settles without all its rules in force: there
+    the runtime's own program tells what the runtime has given, whatever systemd's denies.
     """
     if known is not None and not known.belongs_to(look):
         known = None
@@ -90,12 +90,15 @@ def learn(  # noqa: PLR0913 - each is a fact of its own
     before = known
     if known is None or not known.settled:
         known = _seen(known, look, guarded, wall_clock)
-    if not look.starting and record.path is not None and wall_clock - record.since >= settle:
+    told = not look.starting and record.path is not None and wall_clock - record.since >= settle
+    if told:
         known = _recorded(known, look, guarded, record, wall_clock)
     if known is None or known.settled or known != before:
         return known
     quiet = look.at - max(known.quiet_since, look.started or 0.0)
-    whole = not look.effective.missing(known.rules - stale)
+    missing = look.effective.missing(known.rules - stale)
+    # What the runtime's files grant need not be seen in force: nobody may be there to give it back (observe mode).
+    whole = not (RuleSet(frozenset(grant.rule for grant in record.grants)).missing(missing) if told else missing)
     starting = look.starting and quiet < _LONGEST_START
     if (whole or not look.writable) and not reloading and not starting and quiet >= settle:
         return replace(known, settled=True, invocation=known.invocation or look.invocation)

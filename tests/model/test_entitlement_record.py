@@ -87,6 +87,19 @@ def test_a_settled_entitlement_takes_the_files_too() -> None:
 
 
 @pytest.mark.invariant(1)
+def test_settles_without_what_the_files_grant() -> None:
+    """Nobody may be there to give it back: a guard that only observes must come to call it lost."""
+    both = learnt(None, look(RuleSet.of("c 1:1 rw")), record("c 1:0 rw"))
+    assert both is not None
+    assert both.rules == rules("c 1:0 rw", "c 1:1 rw")
+    told = learnt(both, look(RuleSet.of("c 1:1 rw"), at=both.quiet_since + SETTLE), record("c 1:0 rw"))
+    assert told is not None
+    assert told.settled
+    stripped = learnt(both, look(STRIPPED, at=both.quiet_since + SETTLE), record("c 1:0 rw"))
+    assert stripped is not None
+    assert not stripped.settled
+
+
 def test_what_was_released_stays_so() -> None:
     """A device that was taken away on purpose is not given back because the specification names it."""
     known = entitlement("c 1:0 rw", released=["c 1:1"])
