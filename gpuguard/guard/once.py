@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Optional
 
 from gpuguard.config import Settings
-from gpuguard.errors import BusError, ConfigError, GpuguardError
+from gpuguard.errors import BusError, ConfigError, GpuguardError, RuntimeFileError
 from gpuguard.guard import control, verbs
 from gpuguard.guard.build import Assembly, assemble
 from gpuguard.guard.explain import explanation
@@ -135,6 +136,9 @@ async def _look_at_all(assembly: Assembly) -> None:
     for control_group, _ in parts.devices.units(parts.units.wanted, parts.candidates.known):
         assembly.watch.want(control_group, fresh=True)
     await assembly.watch.idle()
+    unread = [scope.record.trouble for scope in assembly.guard.scopes.values() if scope.record.trouble is not None]
+    if unread and os.geteuid() != 0:  # what was lost before anybody looked is told by those files alone
+        raise RuntimeFileError(f"{unread[0]}; are you root?")
 
 
 async def _systemd(assembly: Assembly) -> Optional[int]:

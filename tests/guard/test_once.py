@@ -9,10 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from gpuguard.errors import ConfigError, LedgerError, NotFoundError
+from gpuguard.errors import ConfigError, LedgerError, NotFoundError, RuntimeFileError
 from gpuguard.guard import control, once, verbs
 from gpuguard.guard.control import ControlServer
 from gpuguard.guard.lock import guard_lock
+from gpuguard.guard.node_records import NodeRecords
+from gpuguard.guard.scope import Scope
+from gpuguard.model.runtime_record import RuntimeRecord
 from gpuguard.model.state import State
 from tests.guard.account import Account
 from tests.guard.conftest import Station, patient
@@ -51,6 +54,22 @@ async def desk(sim: SimNode, post: Post) -> AsyncIterator[None]:
 
 class TestLook:
     """`gpuguard status` and `gpuguard check`."""
+
+    @pytest.mark.invariant(4)
+    async def test_says_when_it_may_not_read_what_runtimes_say(
+        self, sim: SimNode, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """To anybody but root a container that was stripped before would look like one without a GPU."""
+
+        async def refuse(_records: NodeRecords, _scope: Scope) -> RuntimeRecord:
+            raise RuntimeFileError("/run/x/config.json: cannot be read: Permission denied")
+
+        monkeypatch.setattr(NodeRecords, "read", refuse)
+        sim.scope()
+        assert (await once.look(settings(sim))).containers == ()
+        monkeypatch.setattr("os.geteuid", lambda: 1000)
+        with pytest.raises(RuntimeFileError, match="Permission denied; are you root"):
+            await once.look(settings(sim))
 
     @pytest.mark.invariant(8)
     async def test_tells_of_the_node_and_touches_nothing(self, sim: SimNode) -> None:
