@@ -80,7 +80,8 @@ def _forgotten(scope: Scope) -> bool:
     """Whether systemd has forgotten what it was just told: somebody else had it do so, and it is worth another try."""
     if scope.view is None or scope.view.declared is None or scope.verdict is None:
         return False
-    told = scope.verdict.at_risk - frozenset(scope.plan.undeclarable)
+    # What it was believed to know, by an answer of before, and had not written is what it may have been made to forget.
+    told = (scope.verdict.at_risk | _curable(scope)) - frozenset(scope.plan.undeclarable)
     return bool(scope.view.declared.memory.missing(told))
 
 
