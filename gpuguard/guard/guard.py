@@ -118,6 +118,7 @@ class Guard:
         await self._catch_up(scope)
         for _ in range(_MAX_ROUNDS):
             look = self._observe(scope)
+            await records.confirm(self.parts, self.policy, scope)
             entitled = self._learn(scope, look)
             if entitled is None:
                 break

@@ -55,8 +55,20 @@ def due(parts: Parts, scope: Scope) -> bool:
 
 async def consult(parts: Parts, policy: Policy, scope: Scope) -> None:
     """Read the files where that is due. What cannot be believed says nothing, and is told if it stays so."""
-    if not (due(parts, scope) or (scope.record.path is None and _new(scope))):
-        return
+    if due(parts, scope) or (scope.record.path is None and _new(scope)):
+        await _read(parts, policy, scope)
+
+
+async def confirm(parts: Parts, policy: Policy, scope: Scope) -> None:
+    """Read files that may not have been there before, now that the container's list was read.
+
+    What its own program has done to that list it has done after its runtime's files were there.
+    """
+    if unread(scope):
+        await _read(parts, policy, scope)
+
+
+async def _read(parts: Parts, policy: Policy, scope: Scope) -> None:
     scope.generation, scope.consulted = parts.guarded.generation, time.monotonic()
     # Before the container is looked at: what the hook mounted until then is seen.
     at_work, vacant = starting(parts, scope), _vacant(parts, scope)

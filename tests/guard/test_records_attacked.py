@@ -268,3 +268,15 @@ async def test_a_new_one_is_read_at_each_look(sim: SimNode, station: Station) ->
     await post.rounds(5)
     assert (post.entitled(scope), post.of(scope).record.trusted) == (set(), False)
     assert not records.unread(post.of(scope))
+
+
+@pytest.mark.invariant(1)
+async def test_files_that_come_while_it_is_looked_at(sim: SimNode, station: Station) -> None:
+    """Whether a container is to be believed is read after its list: it may have begun in between."""
+    post = await station(sim)
+    answers = [RuntimeRecord()]
+    hear(post, lambda: answers.pop() if answers else record(trusted=False))
+    scope = sim.scope(hook_rules=[GPU1])
+    await post.until(lambda: scope.group in post.guard.scopes and not answers, "the scope was not seen")
+    await post.rounds(5)
+    assert post.entitled(scope) == set()
