@@ -74,6 +74,13 @@ def healed(guard: Gpuguard, scope: Scope, group: Path, device: Device) -> None:
     until(lambda: guard.events("restored_below", scope=scope.name), 20, "the news")
 
 
+def remembered(guard: Gpuguard, scope: Scope, path: str) -> list[str]:
+    """Return the rules that a group below is known to have had, as the ledger has them."""
+    text, _ = guard.ledger()[f"{scope.cgroup.stat().st_ino}.json"]
+    (rules,) = (rules for name, _, rules, _ in json.loads(text)["nested"] if name == path)
+    return list(rules)
+
+
 @pytest.fixture
 def scope(gpu_scope: MakeScope) -> Iterator[Scope]:
     """Return a container with both GPUs; what is made below it goes before it."""
@@ -126,7 +133,7 @@ def test_what_is_denied_in_there_is_its_own_business(scope: Scope, launch: Launc
     guard = launch().start()
     ready(guard, scope.name)
     deny(inner, GPU0)
-    guard.await_rounds(4)
+    until(lambda: GPU0.rule not in str(remembered(guard, scope, "inner")), 20, "what is below to be read again")
     assert has(inner) == [GPU1, CTL]
     deny(scope.cgroup, GPU0)
     healed(guard, scope, sister, GPU0)
@@ -283,7 +290,8 @@ class TestGroupOfItsOwn:
         container.node.run(["systemctl", "daemon-reload"])
         guard.await_rounds()
         assert prober.open(container.cgroup, GPU0).allowed
-        for kind in ("lost", "repaired"):
+        for kind in ("lost", "repaired"):  # told when nothing more can be heard of whom they were done for
+            until(lambda of=kind: len(guard.events(of, scope=container.scope)) >= 3, 20, kind)  # type: ignore[misc]
             assert len(guard.events(kind, scope=container.scope)) == 3
 
     def test_that_starts_while_the_daemon_runs(self, crun: Crun, launch: Launch) -> None:
