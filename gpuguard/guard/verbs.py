@@ -105,10 +105,11 @@ async def repair(guard: Guard, watch: Watch, names: Sequence[str], *, dry_run: b
         before = None if dry_run else await _seen(onlooker, scope)
         scope.backoff.until, scope.futile = 0.0, None
         scope.deeds.clear()
+        was = before or scope.state
         await watch.looked(scope.target.control_group)
         writable = guard.parts.devices.writable
-        repairs.append(planned(scope, writable=writable) if dry_run else _repaired(scope, before or scope.state))
-    return RepairReport(dry_run, tuple(repairs))
+        repairs.append(planned(scope, writable=writable) if dry_run else _repaired(scope, was))
+    return RepairReport(dry_run, tuple(repair for repair in repairs if repair is not None))
 
 
 def _onlooker(guard: Guard) -> Guard:
@@ -131,8 +132,11 @@ async def _seen(onlooker: Guard, scope: Scope) -> Optional[State]:
     return seen.state if seen is not None else None
 
 
-def _repaired(scope: Scope, before: State) -> Repair:
-    after, error = scope.state or before, scope.error
+def _repaired(scope: Scope, before: State) -> Optional[Repair]:
+    """Tell what was done; None for one that had only what it was not given, and that is gone."""
+    after, error = scope.state, scope.error
+    if after is None:
+        return None
     if error is None and after not in WELL:
         error = scope.reason or f"still {after.value}"
     return Repair(scope.target.unit, scope.container.id, before, after, tuple(scope.deeds), error)

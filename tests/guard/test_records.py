@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from gpuguard.errors import RuntimeFileError
-from gpuguard.guard import records
+from gpuguard.guard import records, verbs
 from gpuguard.guard.scope import Scope
 from gpuguard.model.grant import Grant, Source
 from gpuguard.model.majors import Majors
@@ -18,7 +18,7 @@ from gpuguard.model.ruleset import RuleSet
 from gpuguard.model.runtime_record import Identity, RuntimeRecord
 from gpuguard.model.state import State
 from tests.guard.conftest import Station
-from tests.guard.post import Post
+from tests.guard.post import NEVER, Post
 from tests.lab.sim.node import SimNode
 from tests.lab.sim.scope import SimScope
 
@@ -170,6 +170,18 @@ class TestTrust:
         await post.becomes(scope, State.PROTECTED)
         assert (post.entitled(scope), post.of(scope).reason) == (set(), "nothing was given to it")
         assert post.kinds() == ["excess"]
+
+    async def test_that_has_lost_what_it_was_not_given(self, sim: SimNode, station: Station) -> None:
+        """There is nothing to repair, and nothing to tell of it any more."""
+        post = await station(sim, {"guard": {"poll_interval": NEVER}})
+        hear(post, lambda: record(trusted=False))
+        scope = sim.scope(hook_rules=[GPU1])
+        await post.becomes(scope, State.PROTECTED)
+        await post.quiet()
+        scope.write_rules([GPU1], verb="deny")
+        report = await verbs.repair(post.guard, post.assembly.watch, [], dry_run=False)
+        assert report.repairs == ()
+        assert post.state(scope) is None
 
     async def test_one_that_may_not_is_learnt_from(self, sim: SimNode, station: Station) -> None:
         """What is in force in a container without that right was given from outside."""
