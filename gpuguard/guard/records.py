@@ -41,9 +41,10 @@ def due(parts: Parts, scope: Scope) -> bool:
     if scope.premature or (scope.vacant and not _vacant(parts, scope)):
         return True
     if scope.record.path is None:
-        # Some files are written when the control group is there already.
-        if scope.consulted - scope.known_since < _PATIENCE:
-            return now - scope.consulted >= _AGAIN
+        # Some files are written when the control group is there already: looked for after 1, 2, 4, ... seconds.
+        waited = scope.consulted - scope.known_since
+        if waited < _PATIENCE:
+            return now - scope.consulted >= max(_AGAIN, waited)
     elif scope.early:
         return now - scope.consulted >= _AGAIN
     elif scope.record.trouble is not None and now - scope.consulted >= _LATER:

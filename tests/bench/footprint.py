@@ -18,6 +18,8 @@ from tests.lab.poll import until
 from tests.lab.process import children
 
 # The product's own defaults: what an operator gets.
+# Seconds in which the files of a container that is new to the daemon are looked for: these here have none.
+_SEARCH = 20.0
 _DEFAULTS = {"poll_interval": "5s", "settle": "1s"}
 _HOUR = 3600
 _RELOADS = 20
@@ -48,6 +50,7 @@ def measure(node: Node, counts: tuple[int, ...], seconds: float) -> str:
             known = functools.partial(guard.total, "gpuguard_containers", state="protected")
             until(lambda: known() == count, _PATIENCE, f"{count} protected scopes")  # noqa: B023 - called here
             guard.await_rest()
+            time.sleep(_SEARCH)
             pids = family(guard.daemon.pid)
             before, began = usages(pids), time.monotonic()
             time.sleep(seconds)

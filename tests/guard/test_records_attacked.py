@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from dataclasses import replace
 from typing import Optional
@@ -109,7 +110,7 @@ async def test_a_stale_rule_is_never_owed(sim: SimNode, station: Station) -> Non
 async def test_files_that_nobody_believes_are_not_told_for_each_container(sim: SimNode, station: Station) -> None:
     """A node on which it is so for all of them, and which starts many, does not fill its journal with it."""
     post = await station(sim)
-    names = iter(range(100))
+    names = itertools.count()
 
     def refuse() -> RuntimeRecord:
         raise RuntimeFileError(f"/run/x/{next(names):064x}/config.json: not believed")
