@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Optional
 
@@ -35,11 +36,7 @@ class FirstProcesses:
 
     def is_in(self, pid: int, control_group: str) -> bool:
         """Whether it is in a control group or below. Raises RuntimeFileError."""
-        for line in (self._read(pid, "cgroup") or "").split("\n"):
-            _, _, path = (*line.split(":", 2), "", "")[:3]
-            if path == control_group or path.startswith(f"{control_group}/"):
-                return True
-        return False
+        return any(_within(path, control_group) for _, path in self._groups(pid))
 
     def gated_elsewhere(self, pid: int, control_group: str) -> Optional[str]:
         """Return the v1 control group whose device rules count for it, None for its own or one below, and without v1.
@@ -47,11 +44,16 @@ class FirstProcesses:
         Seen with runc 1.1 and systemd 252 and 257: the first container in a new slice within a slice stays in the
         slice's group of the device hierarchy. Raises RuntimeFileError.
         """
+        for controllers, path in self._groups(pid):
+            if "devices" in controllers:
+                return None if _within(path, control_group) else path
+        return None
+
+    def _groups(self, pid: int) -> Iterator[tuple[list[str], str]]:
+        """Yield the controllers of each hierarchy, and where in it the process is (cgroups(7))."""
         for line in (self._read(pid, "cgroup") or "").split("\n"):
             _, controllers, path = (*line.split(":", 2), "", "")[:3]
-            if "devices" in controllers.split(","):
-                return None if f"{path}/".startswith(f"{control_group}/") else path
-        return None
+            yield controllers.split(","), path
 
     def _read(self, pid: int, name: str) -> Optional[str]:
         path = self._proc / str(pid) / name
@@ -61,6 +63,10 @@ class FirstProcesses:
             return None
         except OSError as error:
             raise RuntimeFileError(f"{path}: cannot be read: {error.strerror}") from error
+
+
+def _within(path: str, control_group: str) -> bool:
+    return f"{path}/".startswith(f"{control_group}/")
 
 
 def seconds_since_epoch(ticks: int) -> float:
