@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Optional
 
 import pytest
 
@@ -12,7 +13,7 @@ from gpuguard.errors import RuntimeFileError
 from gpuguard.guard import records, verbs
 from gpuguard.guard.scope import Scope
 from gpuguard.model.grant import Grant, Source
-from gpuguard.model.majors import Majors
+from gpuguard.model.majors import DeviceNumber, Majors
 from gpuguard.model.rule import Rule
 from gpuguard.model.ruleset import RuleSet
 from gpuguard.model.runtime_record import Identity, RuntimeRecord
@@ -59,6 +60,28 @@ def hear(post: Post, answer: Callable[[], RuntimeRecord]) -> Said:
 def has(scope: SimScope, line: str) -> bool:
     """Whether a rule is in force."""
     return scope.rules().covers(Rule.parse(line))
+
+
+def moved(post: Post, *drivers: tuple[str, int, str], nodes: Optional[dict[str, DeviceNumber]] = None) -> None:
+    """Have the host's drivers be others from now on."""
+    guarded = post.guard.parts.guarded
+    guarded.refresh = lambda: None  # type: ignore[method-assign]  # the host has no such driver
+    guarded._majors = Majors(frozenset(drivers))
+    guarded._nodes = nodes or {}
+    guarded.generation += 1
+
+
+def now(post: Post, scope: SimScope, *drivers: tuple[str, int, str]) -> None:
+    """Have the drivers be others, under the same nodes, and a scope looked at."""
+    moved(post, *drivers, nodes=dict(post.guard.parts.guarded.nodes))
+    post.assembly.watch.want(scope.group, fresh=True)
+
+
+def of_nvidia(post: Post, scope: SimScope) -> None:
+    """Have a scope's numbers be known for NVIDIA's driver's."""
+    known = post.of(scope).entitled
+    assert known is not None
+    post.guard.keep(post.of(scope), replace(known, drivers=frozenset({("c", 195, "nvidia")})))
 
 
 class TestGrants:
@@ -199,14 +222,8 @@ async def test_another_driver_has_the_number(sim: SimNode, station: Station) -> 
     hear(post, RuntimeRecord)
     scope = sim.scope(hook_rules=[GPU0])
     await post.becomes(scope, State.PROTECTED)
-    known = post.of(scope).entitled
-    assert known is not None
-    post.guard.keep(post.of(scope), replace(known, drivers=frozenset({("c", 195, "nvidia")})))
-    guarded = post.guard.parts.guarded
-    guarded.refresh = lambda: None  # type: ignore[method-assign]  # the host has no such driver
-    guarded._majors = Majors(frozenset({("c", 195, "other"), ("c", 300, "nvidia")}))
-    guarded.generation += 1
-    post.assembly.watch.want(scope.group, fresh=True)
+    of_nvidia(post, scope)
+    now(post, scope, ("c", 195, "other"), ("c", 300, "nvidia"))
     await post.becomes(scope, State.STALE)
     assert post.events("stale")[0]["devices"] == ["/dev/nvidia0"]
     assert post.events("excess")[0]["devices"] == ["/dev/nvidia0"]
@@ -222,21 +239,11 @@ async def test_its_driver_is_away(sim: SimNode, station: Station) -> None:
     hear(post, RuntimeRecord)
     scope = sim.scope(hook_rules=[GPU0])
     await post.becomes(scope, State.PROTECTED)
-    known = post.of(scope).entitled
-    assert known is not None
-    post.guard.keep(post.of(scope), replace(known, drivers=frozenset({("c", 195, "nvidia")})))
-    guarded = post.guard.parts.guarded
-    guarded.refresh = lambda: None  # type: ignore[method-assign]  # the host has no such driver
-
-    def now(*drivers: tuple[str, int, str]) -> None:
-        guarded._majors = Majors(frozenset(drivers))
-        guarded.generation += 1
-        post.assembly.watch.want(scope.group, fresh=True)
-
-    now()
+    of_nvidia(post, scope)
+    now(post, scope)
     await post.until(lambda: not post.of(scope).owed, "it is given back all the same")
     scope.write_rules([GPU0], verb="deny")
     await post.rounds(10)
     assert not has(scope, GPU0)
-    now(("c", 195, "nvidia"))
+    now(post, scope, ("c", 195, "nvidia"))
     await post.until(lambda: has(scope, GPU0), "it did not come back")

@@ -5,32 +5,22 @@ from __future__ import annotations
 import itertools
 import time
 from dataclasses import replace
-from typing import Optional
 
 import pytest
 
 from gpuguard.errors import RuntimeFileError, RuntimeRunError
 from gpuguard.guard import records
-from gpuguard.model.majors import DeviceNumber, Majors
+from gpuguard.model.majors import DeviceNumber
 from gpuguard.model.rule import Rule
 from gpuguard.model.runtime_record import Identity, RuntimeRecord
 from gpuguard.model.state import State
 from gpuguard.model.write import Watched
 from tests.guard.conftest import Station
 from tests.guard.post import Post
-from tests.guard.test_records import GPU0, GPU1, has, hear, record
+from tests.guard.test_records import GPU0, GPU1, has, hear, moved, record
 from tests.lab.sim.node import SimNode
 
 UVM = "c 511:1 rw"
-
-
-def moved(post: Post, *drivers: tuple[str, int, str], nodes: Optional[dict[str, DeviceNumber]] = None) -> None:
-    """Have the host's drivers be others from now on."""
-    guarded = post.guard.parts.guarded
-    guarded.refresh = lambda: None  # type: ignore[method-assign]  # the host has no such driver
-    guarded._majors = Majors(frozenset(drivers))
-    guarded._nodes = nodes or {}
-    guarded.generation += 1
 
 
 @pytest.mark.invariant(1)
