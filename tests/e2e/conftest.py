@@ -12,6 +12,8 @@ from tests.e2e.gpuguard import Gpuguard
 from tests.lab import hook
 from tests.lab.devices import GPU0
 from tests.lab.node import Node
+from tests.lab.nvidia import toolkit
+from tests.lab.nvidia.driver import Driver
 from tests.lab.scope import Scope
 
 
@@ -61,3 +63,17 @@ def launch(node: Node) -> Iterator[Launch]:
     for guard in made:
         assert "internal error" not in guard.output()
         assert "Traceback" not in guard.output()
+
+
+@pytest.fixture(scope="module")
+def nvidia_toolkit(node: Node) -> None:
+    """Install the imitation of NVIDIA's toolkit in the module's node, before the first container."""
+    toolkit.install(node)
+
+
+@pytest.fixture
+def driver(node: Node) -> Iterator[Driver]:
+    """Return the node's NVIDIA driver; the toolkit is configured as it comes."""
+    toolkit.configure(node)
+    with Driver(node) as made:
+        yield made

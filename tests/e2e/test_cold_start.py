@@ -7,7 +7,6 @@ seen ("ledger"), and nothing need be derived.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Callable
 
@@ -20,26 +19,14 @@ from tests.e2e.gpuguard import Gpuguard
 from tests.lab.containerd import Containerd
 from tests.lab.containers import Container, Docker, Engine
 from tests.lab.devices import GPU0, GPU1, Device
-from tests.lab.node import Node
 from tests.lab.nvidia import toolkit
 from tests.lab.nvidia.driver import Driver, Inventory, uuid
 from tests.lab.prober import Prober
 
+pytestmark = pytest.mark.usefixtures("nvidia_toolkit", "driver")
+
 PAUSE = 1.0  # seconds from one device to the next
 GPU2 = Device("/dev/nvidia2", 195, 2)
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _toolkit(node: Node) -> None:
-    toolkit.install(node)
-
-
-@pytest.fixture(autouse=True)
-def driver(node: Node) -> Iterator[Driver]:
-    """Return the node's driver; the toolkit is configured as it comes."""
-    toolkit.configure(node)
-    with Driver(node) as made:
-        yield made
 
 
 @pytest.fixture(params=["run", "repair"])

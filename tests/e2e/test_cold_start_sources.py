@@ -20,25 +20,12 @@ from tests.e2e.gpuguard import Gpuguard
 from tests.lab import hook as by_hand
 from tests.lab.containers import Container, Engine
 from tests.lab.devices import GPU0, GPU1
-from tests.lab.node import Node
 from tests.lab.nvidia import hook, toolkit
-from tests.lab.nvidia.driver import Driver
 from tests.lab.prober import Prober
 
+pytestmark = pytest.mark.usefixtures("nvidia_toolkit", "driver")
+
 VOLUME = "--volume=/dev/null:/var/run/nvidia-container-devices/0"
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _toolkit(node: Node) -> None:
-    toolkit.install(node)
-
-
-@pytest.fixture(autouse=True)
-def driver(node: Node) -> Iterator[Driver]:
-    """Return the node's driver; the toolkit is configured as it comes."""
-    toolkit.configure(node)
-    with Driver(node) as made:
-        yield made
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import pytest
 
@@ -16,11 +16,12 @@ from tests.e2e.conftest import Launch
 from tests.e2e.gpuguard import Gpuguard
 from tests.lab.containers import Container, Engine
 from tests.lab.devices import CTL, GPU0, UVM, Device
-from tests.lab.node import Node
 from tests.lab.nvidia import toolkit
 from tests.lab.nvidia.driver import UVM_TOOLS, Driver, Inventory, Mig
 from tests.lab.poll import until
 from tests.lab.prober import Prober
+
+pytestmark = pytest.mark.usefixtures("nvidia_toolkit", "driver")
 
 OLD = (UVM, UVM_TOOLS)
 """What the driver's numbers were when the containers started."""
@@ -38,19 +39,6 @@ def _nodes(path: str, major: int, *minors: int) -> tuple[Device, ...]:
 CHANNELS = _nodes(IMEX, 508, 0, 1, 2047)
 OWN = (GPU0, CTL, *_nodes(CAPS, 237, 102, 103), *CHANNELS)
 FOREIGN = (*_nodes(CAPS, 237, 1, 2, 111, 112), *_nodes(IMEX, 508, 2))
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _toolkit(node: Node) -> None:
-    toolkit.install(node)
-
-
-@pytest.fixture(autouse=True)
-def driver(node: Node) -> Iterator[Driver]:
-    """Return the node's driver; the toolkit is configured as it comes."""
-    toolkit.configure(node)
-    with Driver(node) as made:
-        yield made
 
 
 def denied(prober: Prober, container: Container, devices: Sequence[Device]) -> list[Device]:
