@@ -27,7 +27,6 @@ DECLARE_TIMEOUT = 90.0
 _OF_UNIT = ("LoadState", "ActiveState", "Transient", "InvocationID", "FragmentPath", "ActiveEnterTimestampMonotonic")
 _OF_KIND = ("ControlGroup", "DevicePolicy", "DeviceAllow", "BPFProgram")
 _VERSION = re.compile(r"(?:systemd )?v?(\d+)")
-_LIVE = ["active", "reloading", "activating", "deactivating"]
 
 
 class Manager:
@@ -43,11 +42,6 @@ class Manager:
         if not match:
             raise BusError(f"systemd calls its version {text!r}; want a number")
         return int(match[1])
-
-    async def list_units(self, patterns: Sequence[str]) -> list[str]:
-        """Return the names of the live units that match one of the shell patterns, such as "docker-*.scope"."""
-        [rows] = await self._call(MANAGER, "ListUnitsByPatterns", "asas", [_LIVE, list(patterns)])
-        return [row[0] for row in rows]
 
     async def unit(self, name: str) -> UnitProperties:
         """Return what systemd has in memory about a unit. Raises NoSuchUnitError when it is not loaded."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import fnmatch
 import os
 import queue
 import shutil
@@ -190,12 +189,6 @@ class FakeSystemd(Peer):
         name = list(self.units)[int(call.path.rpartition("/u")[2])]
         [interface] = call.body
         return Message.new_method_return(call, "a{sv}", [self.units[name].get(interface.rpartition(".")[2], {})])
-
-    def _ListUnitsByPatterns(self, call: Message) -> Message:  # noqa: N802
-        _, patterns = call.body
-        names = [name for name in self.units if any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)]
-        rows = [[name, "", "loaded", "active", "running", "", "/", 0, "", "/"] for name in names]
-        return Message.new_method_return(call, "a(ssssssouso)", [rows])
 
     def _SetUnitProperties(self, call: Message) -> Message:  # noqa: N802
         return Message.new_method_return(call)

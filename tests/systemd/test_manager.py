@@ -60,13 +60,6 @@ async def test_a_version_without_number_is_an_error(manager: Manager, fake: Fake
         await manager.version()
 
 
-async def test_units_are_listed_by_pattern(manager: Manager, fake: FakeSystemd) -> None:
-    """Only names that match a pattern are returned, and only live units are asked for."""
-    fake.units = {"docker-1.scope": {}, "libpod-2.scope": {}, "ssh.service": {}}
-    assert await manager.list_units(["docker-*.scope", "libpod-*.scope"]) == ["docker-1.scope", "libpod-2.scope"]
-    assert "active" in fake.called("ListUnitsByPatterns")[0].body[0]
-
-
 async def test_a_scope_is_read(manager: Manager, fake: FakeSystemd) -> None:
     """All that gpuguard uses of a unit comes out in its own types."""
     load(
