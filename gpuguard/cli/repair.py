@@ -13,6 +13,7 @@ from typing import Optional
 from gpuguard.cli import codes, colour, status, table
 from gpuguard.cli.settings import load
 from gpuguard.cli.table import Cell
+from gpuguard.model.container_name import short_id
 from gpuguard.model.reports import Repair, RepairReport
 
 
@@ -50,7 +51,7 @@ def people(report: RepairReport, *, width: Optional[int] = None, colours: bool =
 
 def _row(repair: Repair) -> list[Cell]:
     return [
-        Cell(status.short_id(repair.id)),
+        Cell(short_id(repair.id)),
         status.state_cell(repair.before),
         status.state_cell(repair.after),
         Cell(", ".join(repair.deeds) or ("nothing" if repair.error else "nothing to do")),

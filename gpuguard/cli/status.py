@@ -16,12 +16,12 @@ from gpuguard.cli.settings import load
 from gpuguard.cli.table import Cell
 from gpuguard.config import Settings
 from gpuguard.errors import ConfigError
+from gpuguard.model.container_name import short_id
 from gpuguard.model.rule import Rule
 from gpuguard.model.state import State
 from gpuguard.model.status import ContainerStatus, DeviceStatus, NodeStatus, unmanaged
 
 _WATCH_SECONDS = 2
-_GENERATED_ID = 64
 _NONE = "-"
 _CLEAR_SCREEN = "\x1b[H\x1b[2J"
 _STOPPED = """\
@@ -140,21 +140,12 @@ def summary(node: NodeStatus) -> str:
 
 def display_name(container: ContainerStatus) -> str:
     """Return what people call the container: namespace/pod/name, its name, or its id."""
-    return _name(container) or short_id(container.id)
-
-
-def short_id(cid: str) -> str:
-    """Return as much of a container's id as `docker ps` shows; an id that somebody chose is shown whole."""
-    return cid[:12] if len(cid) == _GENERATED_ID else cid
+    return container.full_name or short_id(container.id)
 
 
 def state_cell(state: State) -> Cell:
     """Return a state in its colour."""
     return Cell(state.value, _COLOURS.get(state, ""))
-
-
-def _name(container: ContainerStatus) -> str:
-    return "/".join(part for part in (container.namespace, container.pod, container.name) if part)
 
 
 def _container(container: ContainerStatus) -> dict[str, object]:
@@ -197,7 +188,7 @@ def _rows(container: ContainerStatus) -> Iterator[list[Cell]]:
         groups.setdefault((device.effective, kept), []).append(_device_name(device))
     head = [
         state_cell(container.state),
-        Cell(_name(container) or _NONE),
+        Cell(container.full_name or _NONE),
         Cell(short_id(container.id)),
         Cell(container.runtime),
     ]

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from shlex import quote
 
+from gpuguard.model.container_name import short_id
 from gpuguard.model.device_filter import Owner
 from gpuguard.model.explanation import Comparison, Declaration, Denier, Explanation
 from gpuguard.model.refusal import Refusal
@@ -20,7 +21,6 @@ _NO_RELOAD = "Until then no daemon-reload, set-property or package update on thi
 _IN_THE_UNIT = {Refusal.NOT_TRANSIENT.value, Refusal.RESTARTABLE.value}
 _SHIELDED = "Until then the shield keeps the devices; it goes when the daemon is stopped."
 _KEEP = "Until then keep the daemon running: it writes the devices back after each rewrite."
-_GENERATED_ID = 64
 _ENFORCE = (
     'The daemon only observes: set [guard] mode = "enforce" (and no --observe-only), then `systemctl reload gpuguard`.'
 )
@@ -35,7 +35,7 @@ def advice(explanation: Explanation) -> tuple[str, ...]:
 
 def short_name(cid: str) -> str:
     """Return what commands take for a container: 12 digits of a generated id, or all of one that somebody chose."""
-    return cid[:12] if len(cid) == _GENERATED_ID else quote(cid)
+    return quote(short_id(cid))
 
 
 def _about(explanation: Explanation) -> Iterator[str]:

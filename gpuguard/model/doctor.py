@@ -182,5 +182,4 @@ def _about_containers(seen: Examination) -> Iterator[Finding]:
 
 
 def _name(container: ContainerStatus) -> str:
-    name = "/".join(part for part in (container.namespace, container.pod, container.name) if part)
-    return name or f"{container.runtime} {short_name(container.id)}"
+    return container.full_name or f"{container.runtime} {short_name(container.id)}"

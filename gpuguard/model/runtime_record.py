@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Optional
 
 from gpuguard.model.clean import clean
+from gpuguard.model.container_name import full_name
 from gpuguard.model.grant import Grant
 from gpuguard.model.majors import DeviceNumber
 from gpuguard.model.oci_spec import OciSpec
@@ -37,10 +38,14 @@ class Identity:
             object.__setattr__(self, part, clean(text, _MAX_NAME) if text else None)
 
     @property
+    def full_name(self) -> str:
+        """What people call it: its name, in Kubernetes namespace/pod/name, or ""."""
+        return full_name(self.namespace, self.pod, self.name)
+
+    @property
     def names(self) -> frozenset[str]:
         """The names that people call it by: its own, and in Kubernetes namespace/pod/name."""
-        whole = "/".join(part for part in (self.namespace, self.pod, self.name) if part)
-        return frozenset(filter(None, (self.name, whole)))
+        return frozenset(filter(None, (self.name, self.full_name)))
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Optional
 
+from gpuguard.model.container_name import full_name
 from gpuguard.model.rule import Rule
 from gpuguard.model.state import State
 
@@ -47,6 +48,11 @@ class ContainerStatus:
     namespace: Optional[str] = None
     pod: Optional[str] = None
     managed: bool = True
+
+    @property
+    def full_name(self) -> str:
+        """What people call it: its name, in Kubernetes namespace/pod/name, or ""."""
+        return full_name(self.namespace, self.pod, self.name)
 
 
 @dataclass(frozen=True)

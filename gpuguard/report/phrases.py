@@ -6,12 +6,12 @@ import enum
 from collections.abc import Mapping
 from typing import Any, Optional
 
+from gpuguard.model.container_name import full_name, short_id
 from gpuguard.report.clean import clean
 
 # Longer ones are cut: a message is a line for people, the fields beside it have everything.
 _LIMIT = 300
 _MAX_MEMBERS = 16
-_ID_DIGITS = 12  # as docker ps and crictl ps print it
 _CUT = " … "
 _ARROW = " ← "
 _SYSTEMD = "systemd"
@@ -88,8 +88,8 @@ def _short(number: float) -> str:
 
 
 def _who(fields: Mapping[str, str]) -> str:
-    identity = " ".join(part for part in (fields.get("runtime"), fields.get("container", "")[:_ID_DIGITS]) if part)
-    name = "/".join(fields[part] for part in ("namespace", "pod", "name") if part in fields)
+    identity = " ".join(part for part in (fields.get("runtime"), short_id(fields.get("container", ""))) if part)
+    name = full_name(*map(fields.get, ("namespace", "pod", "name")))
     if name and identity:
         return f"{name} ({identity})"
     return name or identity or fields.get("scope") or "a container"

@@ -43,6 +43,7 @@ def test_elapsed(usec: int, words: str) -> None:
             "ml/train-0/main (containerd ab)",
         ),
         ({"runtime": "podman", "container": "ab", "name": None}, "podman ab"),
+        ({"runtime": "systemd", "container": "text-generation.service"}, "systemd text-generation.service"),
         ({"scope": "ollama.service"}, "ollama.service"),
         ({}, "a container"),
     ],
