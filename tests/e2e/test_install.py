@@ -98,8 +98,10 @@ def test_what_is_installed_works_and_goes_again(node: Node) -> None:
 
 @pytest.mark.usefixtures("source")
 def test_the_configuration_is_the_administrators(node: Node) -> None:
-    """No install touches it; one that finds it bad changes nothing and stops nobody."""
-    tool(node, "install")
+    """No install touches it; one that finds it bad changes nothing and stops nobody. Each line says whose it is."""
+    first, again = tool(node, "install"), tool(node, "install")
+    assert f"install: /{CONFIG}: good\n" in again.stdout
+    assert [line for line in (first.stdout + again.stdout).splitlines() if not line.startswith("install: ")] == []
     config = node.path(CONFIG)
     config.write_text('[guard]\nmode = "obsevre"\n')
     refused = tool(node, "install", check=False)
