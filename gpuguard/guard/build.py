@@ -84,6 +84,7 @@ def assemble(  # noqa: PLR0913 - each is a fact of its own
         causes=Causes(systemd=processes.read(INIT) or SYSTEMD),
         sentinel=Sentinel(lambda fd: _sentinel(settings, mode, fd)),
         start_phase=StartPhase(_hierarchy(mode, Path(paths.cgroup)), Path(paths.proc)),
+        processes=processes,
         records=records,
     )
     policy = Policy(

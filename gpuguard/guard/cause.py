@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Optional, TypeVar
 
 from gpuguard.model.cause import SYSTEMD, Cause
-from gpuguard.model.process import Process, Role
+from gpuguard.model.process import INIT, Process, Role
 from gpuguard.model.requester import Request, request_of
 from gpuguard.model.write import ProgramsChanged, Write
 from gpuguard.report.metrics import ReloadKind
@@ -110,6 +110,11 @@ class Causes:
         """Note a write to a list (cgroup v1)."""
         if write.denied:
             _keep(self._writes, write.control_group, write)
+
+    def denied_by_another(self, control_group: str, since: float) -> bool:
+        """Whether it was somebody else than systemd who was last heard to take rules, as far back as `since`."""
+        write = self._writes.get(control_group)
+        return write is not None and write.at >= since and write.pid != INIT
 
     def programs_change(self, hint: ProgramsChanged) -> None:
         """Note that somebody attaches or detaches programs (cgroup v2)."""

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 import functools
 import time
 from dataclasses import replace
 from typing import Optional
 
 from gpuguard.errors import CgroupGoneError, CgroupUnreadableError, GpuguardError, LedgerError
-from gpuguard.guard import act, nested, orders, records, shield
+from gpuguard.guard import act, nested, orders, patience, records, shield
 from gpuguard.guard.mend import Target
 from gpuguard.guard.observe import SystemdView
 from gpuguard.guard.parts import Parts, Policy
@@ -23,7 +22,6 @@ from gpuguard.model.verdict import judge, judge_unknown
 
 # Ask, write, look twice, declare, ask again, and some for what comes between.
 _MAX_ROUNDS = 8
-_SECOND_LOOK = 0.002
 # An entry replaces the access of one that systemd has: what it has should be known well. Seconds.
 _OLD_VIEW = 2.0
 
@@ -133,7 +131,7 @@ class Guard:
                 await act.ask_systemd(self.parts, scope)
                 ask, asked, same_run = False, True, True
             elif scope.plan.look_again:
-                await asyncio.sleep(_SECOND_LOOK)
+                await patience.wait(self.parts, scope)
                 second_look = True
             elif await act.declare(self.parts, self.policy, scope):
                 second_look = False

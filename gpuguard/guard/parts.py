@@ -15,6 +15,7 @@ from gpuguard.guard.records import Records
 from gpuguard.guard.sentinel import Sentinel
 from gpuguard.guard.units import Units
 from gpuguard.kernel.devices import DeviceControl
+from gpuguard.kernel.processes import Processes
 from gpuguard.kernel.start_phase import StartPhase
 
 
@@ -49,4 +50,5 @@ class Parts:
     causes: Causes
     sentinel: Sentinel
     start_phase: StartPhase
+    processes: Processes
     records: Records

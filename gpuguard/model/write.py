@@ -9,6 +9,9 @@ from gpuguard.model.process import Process
 from gpuguard.model.rule import Rule
 from gpuguard.model.ruleset import RuleSet
 
+LONGEST_REWRITE = 0.05
+"""Seconds that a rewrite of a list is left to systemd; it takes a tenth of a millisecond when it has a processor."""
+
 
 @dataclass(frozen=True)
 class Watched:

@@ -8,12 +8,10 @@ from collections.abc import Callable
 from gpuguard.model.process import INIT, Role
 from gpuguard.model.purpose import on_purpose
 from gpuguard.model.rule import Rule
+from gpuguard.model.write import LONGEST_REWRITE
 from gpuguard.sentinel.lists import Missing, known
 from gpuguard.sentinel.reflex import Reflex
 from gpuguard.sentinel.scope import Happening
-
-# Seconds; some 13 rules take it a tenth of a millisecond when it has a processor.
-_LONGEST_REWRITE = 0.05
 
 
 def after_reflex(happening: Happening, done: Reflex) -> bool:
@@ -71,7 +69,7 @@ def the_rest(happenings: list[Happening], runs: Callable[[int], bool]) -> bool:
 def _by_systemd_lately(happenings: list[Happening]) -> bool:
     """Whether systemd may be in the middle of its rewrite: it writes one rule after the other."""
     last = happenings[-1]
-    return last.pid == INIT and time.monotonic() - last.at <= _LONGEST_REWRITE
+    return last.pid == INIT and time.monotonic() - last.at <= LONGEST_REWRITE
 
 
 def whole(happenings: list[Happening]) -> None:
