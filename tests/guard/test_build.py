@@ -75,6 +75,7 @@ async def test_a_further_unit_is_written_back_and_not_declared(sim: SimNode, sta
     sim.control("add-service", name="ollama.service")
     post = await station(sim, {"scopes": {"units": ["ollama.service"]}})
     group = "/system.slice/ollama.service"
-    await post.until(lambda: group in post.guard.scopes, "the service was not found")
-    assert post.guard.scopes[group].state is State.UNRESTRICTED
+    scopes = post.guard.scopes
+    await post.until(lambda: group in scopes and scopes[group].state is not None, "the service was not found")
+    assert scopes[group].state is State.UNRESTRICTED
     assert [call["member"] for call in sim.calls() if call["member"] == "SetUnitProperties"] == []
