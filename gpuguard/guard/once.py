@@ -14,6 +14,7 @@ from gpuguard.errors import BusError, ConfigError, GpuguardError, RuntimeFileErr
 from gpuguard.guard import control, verbs
 from gpuguard.guard.build import Assembly, assemble
 from gpuguard.guard.explain import explanation
+from gpuguard.guard.find import find
 from gpuguard.guard.guardian import guardian_of
 from gpuguard.guard.lock import guard_lock
 from gpuguard.guard.statuses import statuses
@@ -62,7 +63,7 @@ async def explain(settings: Settings, name: str, fault: Optional[ConfigError] = 
             trouble=guardian.trouble,
         )
         guard = assembly.guard
-        scope = verbs.find(guard, name)
+        scope = find(guard, name)
         found = explanation(guard.parts, scope, node, settings.paths)
         last = await _last_writer(settings, scope.target.unit) if guardian.daemon == "running" else None
         return replace(found, declares=guardian.settings.guard.declare, last_writer=last)

@@ -10,6 +10,7 @@ from typing import Any, Optional, Union
 
 from gpuguard.errors import GpuguardError, NotFoundError
 from gpuguard.guard.build import Assembly
+from gpuguard.guard.find import find
 from gpuguard.guard.guard import Guard
 from gpuguard.guard.ledger import Ledger
 from gpuguard.guard.record import Recorder
@@ -26,9 +27,6 @@ from gpuguard.model.rule import Rule
 from gpuguard.model.state import State
 from gpuguard.report.log import silent
 from gpuguard.report.metrics import Metrics
-
-# docker ps and crictl ps print 12 digits of an id.
-_SHORTEST_ID = 12
 
 
 class Desk:
@@ -58,36 +56,6 @@ class Desk:
             names = [str(name) for name in request["names"]]
             return await repair(guard, self._assembly.watch, names, dry_run=False)
         raise GpuguardError(f"unknown request {verb!r}")
-
-
-def find(guard: Guard, name: str) -> Scope:
-    """Return the scope that a scope's name, an id, the first 12 digits of an id or a container's name mean.
-
-    In Kubernetes also namespace/pod/name. Ids come before names, which users choose. Raises NotFoundError.
-    """
-    guarded = [scope for scope in guard.scopes.values() if scope.state is not None]
-    for means, what in _WAYS:
-        matches = [scope for scope in guarded if means(scope, name)]
-        if len(matches) == 1:
-            return matches[0]
-        if matches:
-            raise NotFoundError(f"{name}: more than one GPU container {what}")
-    for scope in guard.scopes.values():
-        why = scope.record.trouble or scope.record.refusal
-        if why is not None and any(means(scope, name) for means, _ in _WAYS):
-            raise NotFoundError(f"{name}: not known as a GPU container: {why}")
-    raise NotFoundError(f"{name}: no GPU container of this id, name or scope; `gpuguard status --all` lists them")
-
-
-def _begins(scope: Scope, name: str) -> bool:
-    return len(name) >= _SHORTEST_ID and scope.container.id.startswith(name)
-
-
-_WAYS: tuple[tuple[Callable[[Scope, str], bool], str], ...] = (
-    (lambda scope, name: name in {scope.target.unit, scope.container.id}, "has this id; give its scope"),
-    (_begins, "begins with this id; give all of it"),
-    (lambda scope, name: name in scope.record.identity.names, "has this name; give an id"),
-)
 
 
 async def repair(guard: Guard, watch: Watch, names: Sequence[str], *, dry_run: bool) -> RepairReport:

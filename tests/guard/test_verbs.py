@@ -14,7 +14,6 @@ from gpuguard.guard import verbs
 from gpuguard.model.plan import Plan
 from gpuguard.model.reports import ReleaseReport, RepairReport
 from gpuguard.model.rule import Rule
-from gpuguard.model.runtime_record import Identity, RuntimeRecord
 from gpuguard.model.state import State
 from gpuguard.model.verdict import Verdict
 from tests.guard import made
@@ -39,57 +38,6 @@ def id_of(scope: SimScope) -> str:
 async def ask(post: Post, **request: object) -> object:
     """Ask what a command asks over the control socket."""
     return await verbs.Desk(post.assembly, post.describe).answer(json.loads(json.dumps(request)))
-
-
-class TestFind:
-    """Names of containers."""
-
-    async def test_by_scope_id_or_short_id(self, sim: SimNode, station: Station) -> None:
-        """A scope's name, an id, and the first 12 digits or more of one are understood; less is not."""
-        scope = sim.scope(hook_rules=[GPU0])
-        post = await station(sim)
-        await post.becomes(scope, State.PROTECTED)
-        for name in (scope.name, id_of(scope), id_of(scope)[:12], id_of(scope)[:40]):
-            assert verbs.find(post.guard, name).target.unit == scope.name
-        for name in (id_of(scope)[:11], "", "docker", "f" * 64):
-            with pytest.raises(NotFoundError, match="no GPU container of this id, name or scope"):
-                verbs.find(post.guard, name)
-
-    async def test_a_short_id_of_two(self, sim: SimNode, station: Station) -> None:
-        """An id that begins two containers' ids means neither."""
-        scopes = [sim.scope(f"docker-{'a' * 60}{number:04d}.scope", hook_rules=[GPU0]) for number in range(2)]
-        post = await station(sim)
-        for scope in scopes:
-            await post.becomes(scope, State.PROTECTED)
-        with pytest.raises(NotFoundError, match="more than one GPU container begins with this id"):
-            verbs.find(post.guard, "a" * 12)
-        assert verbs.find(post.guard, id_of(scopes[1])).target.unit == scopes[1].name
-
-    async def test_by_name(self, sim: SimNode, station: Station) -> None:
-        """A name that one container has means it, an id that reads the same means the other; one of two means none."""
-        scopes = [sim.scope(hook_rules=[GPU0]) for _ in range(3)]
-        post = await station(sim)
-        for scope in scopes:
-            await post.becomes(scope, State.PROTECTED)
-        names = [Identity("web", "ml", "pod-0"), Identity("web"), Identity(id_of(scopes[0])[:12])]
-        for scope, identity in zip(scopes, names):
-            post.of(scope).record = RuntimeRecord(identity=identity)
-        assert verbs.find(post.guard, "ml/pod-0/web") is post.of(scopes[0])
-        assert verbs.find(post.guard, id_of(scopes[0])[:12]) is post.of(scopes[0])
-        with pytest.raises(NotFoundError, match="web: more than one GPU container has this name"):
-            verbs.find(post.guard, "web")
-
-    async def test_a_container_without_gpu(self, sim: SimNode, station: Station) -> None:
-        """A container without guarded devices is none of ours."""
-        scope = sim.scope()
-        post = await station(sim)
-        await post.until(lambda: scope.group in post.guard.scopes, "the scope was not found")
-        with pytest.raises(NotFoundError):
-            verbs.find(post.guard, scope.name)
-        post.guard.scopes[scope.group].record = RuntimeRecord(refusal="its request was refused")
-        for name in (scope.name, id_of(scope), id_of(scope)[:12]):
-            with pytest.raises(NotFoundError, match="not known as a GPU container: its request was refused"):
-                verbs.find(post.guard, name)
 
 
 class TestRepair:
