@@ -64,7 +64,7 @@ class Clock:
             present.update(parts.devices.units(parts.units.wanted, parts.candidates.known))
             parts.guarded.refresh()
         except CgroupUnreadableError as error:  # what is known is looked at all the same
-            parts.recorder.trouble("/", error)
+            parts.recorder.troubles.met("/", error)
             parts.recorder.metrics.source_up(CLOCK, up=False)
         else:
             parts.recorder.metrics.source_up(CLOCK, up=True)

@@ -41,7 +41,7 @@ class Guard:
         entries, complaints = self.parts.ledger.load()
         self._remembered = {entry.inode: entry for entry in entries if self._lives(entry)}
         for path, reason in complaints:
-            self.parts.recorder.ledger_damaged(path, reason)
+            self.parts.recorder.troubles.ledger_damaged(path, reason)
 
     def _lives(self, entry: Entitlement) -> bool:
         """Whether a scope is still there; one that ended while nobody looked is forgotten."""
@@ -65,9 +65,9 @@ class Guard:
         except CgroupGoneError:
             self.gone(control_group)
         except GpuguardError as error:
-            self.parts.recorder.trouble(control_group, error)
+            self.parts.recorder.troubles.met(control_group, error)
         except Exception as error:  # noqa: BLE001 - a fault of ours with one scope must not end the guard of the others
-            self.parts.recorder.fault(control_group, error)
+            self.parts.recorder.troubles.fault(control_group, error)
 
     def calm(self, control_group: str, inode: Optional[int]) -> bool:
         """Whether a look would find nothing new: the clock's cheap question. One that is calm is whole.
@@ -153,7 +153,7 @@ class Guard:
             try:  # whose numbers these are is asked before anything is given back
                 self.parts.guarded.refresh()
             except CgroupUnreadableError as error:
-                self.parts.recorder.trouble("/", error)
+                self.parts.recorder.troubles.met("/", error)
             await self.parts.sentinel.caught_up()
 
     async def _scope(self, control_group: str) -> Optional[Scope]:
@@ -275,13 +275,13 @@ class Guard:
         try:
             self.parts.ledger.save(entitled)
         except LedgerError as error:
-            self.parts.recorder.trouble(scope.target.control_group, error)
+            self.parts.recorder.troubles.met(scope.target.control_group, error)
 
     def _forget(self, scope: Scope) -> None:
         try:
             self.parts.ledger.forget(scope.target.inode)
         except LedgerError as error:
-            self.parts.recorder.trouble(scope.target.control_group, error)
+            self.parts.recorder.troubles.met(scope.target.control_group, error)
 
     def _judge(self, scope: Scope, look: Observation, entitled: Entitlement, *, second_look: bool) -> None:
         stale, idle = records.stale(self.parts, scope), records.idle(self.parts, scope)

@@ -72,7 +72,7 @@ async def look(parts: Parts, policy: Policy, scope: Scope, keep: Keep) -> None:
         if policy.enforce and seen.whole and nested.debts(known):
             seen, known = _heal(parts, scope, seen, known)
     except CgroupUnreadableError as error:  # nothing is concluded
-        parts.recorder.trouble(scope.target.control_group, error)
+        parts.recorder.troubles.met(scope.target.control_group, error)
         return
     _keep(keep, scope, nested.remember(known, seen.groups, scope.owed, whole=seen.whole))
 
@@ -88,7 +88,7 @@ def _look(parts: Parts, scope: Scope) -> _Seen:
     if cut:
         why = f"more than {MOST_GROUPS} control groups, or more than {MOST_LEVELS} levels of them, are below"
         what = "those beyond are not healed when the container loses devices"
-        parts.recorder.trouble(f"{control_group}/*", CgroupUnreadableError(f"{control_group}: {why}: {what}"))
+        parts.recorder.troubles.met(f"{control_group}/*", CgroupUnreadableError(f"{control_group}: {why}: {what}"))
     own = parts.devices.read(control_group, scope.owed)
     return _Seen(_others(scope, groups), not own.rules.missing(scope.owed))
 
@@ -123,7 +123,7 @@ def _write(parts: Parts, scope: Scope, group: GroupBelow, rules: frozenset[Rule]
     """Write rules into a group below; return those that a group above it denies."""
     refusals = {rule: _refusal(parts, scope, group, rule) for rule in sorted(rules, key=lambda rule: rule.sort_key)}
     for why in filter(None, refusals.values()):
-        parts.recorder.trouble(f"{scope.target.control_group}/{group.path}", why)
+        parts.recorder.troubles.met(f"{scope.target.control_group}/{group.path}", why)
     return frozenset(rule for rule, why in refusals.items() if isinstance(why, DeniedError))
 
 

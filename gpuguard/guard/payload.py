@@ -41,7 +41,7 @@ def of_the_container(parts: Parts, scope: Scope, write: Write) -> Write:
     try:
         after = parts.devices.read(target.control_group, scope.owed).rules
     except GpuguardError as error:
-        parts.recorder.trouble(target.control_group, error)
+        parts.recorder.troubles.met(target.control_group, error)
     if before is not None and not before.unrestricted and scope.outage is None:
         # A look may have come between, and seen what is missing now.
         before = RuleSet(before.rules | scope.owed)

@@ -78,7 +78,7 @@ async def _read(parts: Parts, policy: Policy, scope: Scope) -> None:
     except GpuguardError as error:
         scope.record = _as_before(scope.record, error)
         if scope.consulted - scope.known_since >= _PATIENCE:
-            parts.recorder.unbelieved(scope.target.control_group, error)
+            parts.recorder.troubles.unbelieved(scope.target.control_group, error)
     young = time.time() - scope.record.since < policy.settle
     scope.early = scope.record.asked and bool(at_work or young)
     scope.premature = scope.record.path is None and bool(at_work)

@@ -67,7 +67,7 @@ def raise_if_due(parts: Parts, policy: Policy, scope: Scope) -> None:
                     # systemd is about to remove the group, and would not see a child that came too late.
                     devices.unshield(target.control_group, target.inode)
         except CgroupUnreadableError as error:
-            parts.recorder.trouble(target.control_group, error)
+            parts.recorder.troubles.met(target.control_group, error)
     scope.shielded = stands(parts, policy, scope)
 
 
@@ -86,7 +86,7 @@ async def remove_unwanted(parts: Parts, policy: Policy, scope: Scope) -> None:
         if _pace(policy, scope).may_repair(time.monotonic()) and await _remove(parts, scope):
             _count(parts, policy, scope)
     except (BusError, CgroupUnreadableError) as error:
-        parts.recorder.trouble(control_group, error)
+        parts.recorder.troubles.met(control_group, error)
 
 
 async def remove_all(parts: Parts, policy: Policy, scopes: Iterable[Scope]) -> None:
@@ -107,7 +107,7 @@ async def remove_all(parts: Parts, policy: Policy, scopes: Iterable[Scope]) -> N
             elif parts.devices.unshield(target.control_group, target.inode):
                 parts.recorder.shield_removed(scope)
         except GpuguardError as error:
-            parts.recorder.trouble(target.control_group, error)
+            parts.recorder.troubles.met(target.control_group, error)
     if waiting:
         await asyncio.wait([asyncio.ensure_future(_remove_in_time(parts, scope)) for scope in waiting])
 
@@ -117,9 +117,9 @@ async def _remove_in_time(parts: Parts, scope: Scope) -> None:
         await asyncio.wait_for(_remove(parts, scope), _STOP)
     except asyncio.TimeoutError:
         why = "the shield stays: systemd does not answer"
-        parts.recorder.trouble(scope.target.control_group, BusError(f"{scope.target.control_group}: {why}"))
+        parts.recorder.troubles.met(scope.target.control_group, BusError(f"{scope.target.control_group}: {why}"))
     except GpuguardError as error:
-        parts.recorder.trouble(scope.target.control_group, error)
+        parts.recorder.troubles.met(scope.target.control_group, error)
 
 
 async def _remove(parts: Parts, scope: Scope) -> bool:
@@ -144,7 +144,7 @@ def _count(parts: Parts, policy: Policy, scope: Scope) -> None:
     if not pace.may_repair(now):
         group = scope.target.control_group
         why = f"{group}: somebody makes or removes the shield again and again: left alone for {pace.pause:g} s"
-        parts.recorder.trouble(group, GpuguardError(why))
+        parts.recorder.troubles.met(group, GpuguardError(why))
 
 
 def _pace(policy: Policy, scope: Scope) -> Backoff:

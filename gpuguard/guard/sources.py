@@ -76,7 +76,7 @@ class Sources:
         try:
             parts.guarded.refresh()
         except CgroupUnreadableError as error:  # the next round tries again
-            parts.recorder.trouble("/", error)
+            parts.recorder.troubles.met("/", error)
         self._clock.soon()
         if event.action in _NEWS and (len(self._told) < _MOST_TOLD or now - self._told[0] > _WITHIN):
             self._told.append(now)

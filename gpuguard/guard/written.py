@@ -64,7 +64,7 @@ class Writes:
         try:
             self._take(told)
         except Exception as error:  # noqa: BLE001 - a fault of ours must not end the daemon, at each write anew
-            self._guard.parts.recorder.fault(told.control_group if isinstance(told, Write) else "/", error)
+            self._guard.parts.recorder.troubles.fault(told.control_group if isinstance(told, Write) else "/", error)
 
     def _take(self, told: Told) -> None:
         recorder = self._guard.parts.recorder

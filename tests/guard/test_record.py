@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from types import SimpleNamespace
 from typing import Any, Optional
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from gpuguard.errors import GpuguardError
-from gpuguard.guard import record
 from gpuguard.guard.mend import Deed
 from gpuguard.guard.record import Recorder
 from gpuguard.guard.scope import Outage, Scope
@@ -363,12 +361,12 @@ class TestTakingOver:
         """What was told of a container, of a trouble and of a source stays told."""
         it = a_scope(AT_RISK)
         told.recorder.judged(it, 100.0)
-        told.recorder.trouble("/a", GpuguardError("x"))
+        told.recorder.troubles.met("/a", GpuguardError("x"))
         told.recorder.sources.down("signals", "hung up")
         told.log.clear()
         heir = told.heir()
         heir.judged(a_scope(AT_RISK), 101.0)
-        heir.trouble("/a", GpuguardError("x"))
+        heir.troubles.met("/a", GpuguardError("x"))
         assert told.log == []
         heir.sources.up("signals")
         assert told.kinds() == ["source_up"]
@@ -440,51 +438,16 @@ class TestRest:
         reports = [(one.name, one.up, one.reason) for one in told.recorder.sources.report()]
         assert reports == [("monitor", False, "hung up"), ("signals", True, None)]
 
-    def test_a_trouble_is_told_until_it_changes(self, told: Told) -> None:
-        """The same trouble of a scope is told once, another one or another scope's is told too."""
-        for group, text in (("/a", "x"), ("/a", "x"), ("/b", "x"), ("/a", "y")):
-            told.recorder.trouble(group, GpuguardError(text))
-        assert [(entry["scope"], entry["event"]) for entry in told.log] == [("a", "x"), ("b", "x"), ("a", "y")]
-
-    def test_a_trouble_that_comes_back_is_told_again(self, told: Told, monkeypatch: pytest.MonkeyPatch) -> None:
-        """One that lasts is told once, however long; one that was gone for minutes is news."""
-        now = 1000.0
-        monkeypatch.setattr(record, "time", SimpleNamespace(monotonic=lambda: now))
-        for pause in (0.0, 250.0, 250.0, 250.0, 3600.0, 5.0):
-            now += pause
-            told.recorder.trouble("/a", GpuguardError("x"))
-        assert told.kinds() == ["trouble", "trouble"]
-
-    @pytest.mark.invariant(10)
-    def test_troubles_are_bounded(self, told: Told) -> None:
-        """What is remembered of troubles grows neither with the number of scopes nor with the length of a text."""
-        for number in range(5000):
-            told.recorder.trouble(f"/{number}", GpuguardError("x" * 5000))
-        assert len(told.recorder._troubles) <= 1024
-        assert all(len(text) <= 1024 for text, _ in told.recorder._troubles.values())
-        told.log.clear()
-        told.recorder.trouble("/4999", GpuguardError("x" * 5000))  # the latest are the ones that are remembered
-        assert told.log == []
-
     @pytest.mark.invariant(10)
     def test_what_was_told_is_forgotten_with_the_scope(self, told: Told) -> None:
         """Containers that come and go leave nothing behind."""
         it = a_scope()
         told.recorder.judged(it, 100.0)
-        told.recorder.trouble(it.target.control_group, GpuguardError("x"))
+        told.recorder.troubles.met(it.target.control_group, GpuguardError("x"))
         told.recorder.gone(it)
-        assert (told.recorder._told, told.recorder._troubles) == ({}, {})
+        assert (told.recorder._told, told.recorder.troubles._met) == ({}, {})
 
-    def test_a_fault_of_ours_has_its_traceback(self, told: Told) -> None:
-        """A fault in gpuguard is an error with the exception."""
-        told.recorder.fault("/a", ZeroDivisionError())
-        (entry,) = told.log
-        assert entry["log_level"] == "error"
-        assert isinstance(entry["exc_info"], ZeroDivisionError)
-
-    def test_a_damaged_ledger_and_a_left_shield(self, told: Told) -> None:
-        """Both are told with what and where."""
-        told.recorder.ledger_damaged("/run/gpuguard/ledger/7.json", "no JSON")
+    def test_a_left_shield(self, told: Told) -> None:
+        """It is told with its scope."""
         told.recorder.shield_removed(a_scope())
-        assert told.log[0]["path"] == "/run/gpuguard/ledger/7.json"
-        assert told.log[1]["scope"] == UNIT
+        assert told.log[0]["scope"] == UNIT
