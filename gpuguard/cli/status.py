@@ -22,7 +22,6 @@ from gpuguard.model.state import State
 from gpuguard.model.status import ContainerStatus, DeviceStatus, NodeStatus, unmanaged
 
 _WATCH_SECONDS = 2
-_NONE = "-"
 _CLEAR_SCREEN = "\x1b[H\x1b[2J"
 _STOPPED = """\
 The daemon is not running, so nobody gives back what gets lost: `systemctl start gpuguard`
@@ -109,7 +108,7 @@ def people(node: NodeStatus, *, width: Optional[int] = None, colours: bool = Fal
     lines = [f"cgroup {node.cgroup}, {systemd}, mode {node.mode}, daemon {node.daemon}"]
     if shown:
         rows = [row for container in shown for row in _rows(container)]
-        lines += ["", *table.render(_HEADER, rows, width, colours=colours), ""]
+        lines += ["", *table.render(_HEADER, rows, width, colours=colours, name=_HEADER.index("CONTAINER")), ""]
     lines += _remarks(shown)
     hidden = len(node.containers) - len(shown)
     if hidden:
@@ -188,12 +187,12 @@ def _rows(container: ContainerStatus) -> Iterator[list[Cell]]:
         groups.setdefault((device.effective, kept), []).append(_device_name(device))
     head = [
         state_cell(container.state),
-        Cell(container.full_name or _NONE),
+        Cell(container.full_name or table.NONE),
         Cell(short_id(container.id)),
         Cell(container.runtime),
     ]
     if not groups:
-        yield [*head, Cell(_NONE), Cell(_NONE), Cell(_NONE)]
+        yield [*head, Cell(table.NONE), Cell(table.NONE), Cell(table.NONE)]
     for (effective, kept), names in groups.items():
         after = _TOO_EARLY if container.state is State.SETTLING and not kept else _ANSWERS[kept]
         yield [*head, _ANSWERS[effective], after, Cell(" ".join(names))]

@@ -9,6 +9,8 @@ from typing import Optional
 
 from gpuguard.cli.colour import paint
 
+# In a cell that has nothing to tell.
+NONE = "-"
 _GAP = "  "
 _NARROWEST = 20
 
@@ -27,17 +29,24 @@ def printable(text: str) -> str:
 
 
 def render(
-    header: Sequence[str], rows: Sequence[Sequence[Cell]], width: Optional[int], *, colours: bool
+    header: Sequence[str],
+    rows: Sequence[Sequence[Cell]],
+    width: Optional[int],
+    *,
+    colours: bool,
+    name: Optional[int] = None,
 ) -> Iterator[str]:
     """Yield the lines of a table, each column as wide as its widest cell.
 
-    The last column is folded at `width` columns of the terminal; None folds nothing.
+    The last column is folded at `width` columns of the terminal; None folds nothing. `name` is the column of names,
+    which may be long: one for which there is no room has a line of its own below its row, whole, to be copied.
     """
     table = [[Cell(title) for title in header], *([Cell(printable(c.text), c.colour) for c in row] for row in rows)]
-    widths = [max(len(row[column].text) for row in table) for column in range(len(header) - 1)]
+    below = [""] * len(table) if name is None or width is None else _take_out(table, name, width)
+    widths = [max(map(len, column)) for column in _columns(table)[:-1]]
     indent = sum(widths) + len(_GAP) * len(widths)
     room = None if width is None else max(width - indent, _NARROWEST)
-    for row in table:
+    for row, long_name in zip(table, below):
         *cells, last = row
         start = "".join(
             (paint(cell.text, cell.colour) if colours else cell.text) + " " * (size - len(cell.text)) + _GAP
@@ -46,6 +55,28 @@ def render(
         for line in _fold(last.text, room):
             yield (start + (paint(line, last.colour) if colours else line)).rstrip()
             start = " " * indent
+        if long_name:
+            yield _GAP + long_name
+
+
+def _take_out(table: list[list[Cell]], name: int, width: int) -> list[str]:
+    """Take out of a table the names that are too long for it, all where not even the title has room; return them."""
+    names = [row[name].text for row in table]
+    others = [max(map(len, column)) for at, column in enumerate(_columns(table)[:-1]) if at != name]
+    room = width - sum(others) - len(_GAP) * (len(others) + 1) - _NARROWEST
+    if len(names[0]) > room:
+        for row in table:
+            del row[name]
+        return ["" if text == NONE else text for text in names]
+    long = [text if len(text) > room else "" for text in names]
+    for row, text in zip(table, long):
+        if text:
+            row[name] = Cell("")
+    return long
+
+
+def _columns(table: list[list[Cell]]) -> list[list[str]]:
+    return [[cell.text for cell in column] for column in zip(*table)]
 
 
 def _fold(text: str, room: Optional[int]) -> list[str]:

@@ -1,0 +1,60 @@
+"""Tables as they come out at some width."""
+
+from __future__ import annotations
+
+from typing import Optional
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpuguard.cli.table import NONE, Cell, render
+
+HEADER = ("STATE", "CONTAINER", "DEVICES")
+# What Kubernetes takes, three times.
+LONGEST = "/".join(letter * 253 for letter in "abc")
+
+
+def lines(width: Optional[int], *names: str) -> list[str]:
+    """Return a table of containers with these names."""
+    rows = [[Cell("lost"), Cell(name), Cell("nvidia0 nvidia1 nvidia2 nvidiactl")] for name in names]
+    return list(render(HEADER, rows, width, colours=False, name=1))
+
+
+def test_a_long_name_leaves_the_others_in_their_column() -> None:
+    """One pod with a name of 253 letters does not tear the table apart: it has a line of its own, whole."""
+    assert lines(60, "trainer", LONGEST, NONE) == [
+        "STATE  CONTAINER  DEVICES",
+        "lost   trainer    nvidia0 nvidia1 nvidia2 nvidiactl",
+        "lost              nvidia0 nvidia1 nvidia2 nvidiactl",
+        f"  {LONGEST}",
+        "lost   -          nvidia0 nvidia1 nvidia2 nvidiactl",
+    ]
+
+
+def test_where_there_is_no_room_every_name_is_below() -> None:
+    """On a narrow terminal names and devices are not crammed side by side; who has no name has no line."""
+    assert lines(36, "trainer", NONE) == [
+        "STATE  DEVICES",
+        "  CONTAINER",
+        "lost   nvidia0 nvidia1 nvidia2",
+        "       nvidiactl",
+        "  trainer",
+        "lost   nvidia0 nvidia1 nvidia2",
+        "       nvidiactl",
+    ]
+
+
+def test_a_pipe_gets_one_line_for_each_row() -> None:
+    """Where nothing is folded a name stays in its row, so that grep finds both."""
+    assert lines(None, LONGEST)[1].split()[:2] == ["lost", LONGEST]
+
+
+@given(st.lists(st.text(st.characters(whitelist_categories=["L"]), max_size=60), min_size=1), st.integers(1, 200))
+@pytest.mark.filterwarnings("error")
+def test_no_name_is_lost(names: list[str], width: int) -> None:
+    """Whatever the width, each name is there once, in order, and no line but that of a name alone is too wide."""
+    shown = lines(width, *names)
+    words = [word for line in shown for word in line.split() if word not in {*HEADER, "lost"} and "nvidia" not in word]
+    assert words == [name for name in names if name]
+    assert all(len(line) <= max(width, 45) or line.startswith("  ") for line in shown)
