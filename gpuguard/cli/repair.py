@@ -16,6 +16,9 @@ from gpuguard.cli.table import Cell
 from gpuguard.model.container_name import short_id
 from gpuguard.model.reports import Repair, RepairReport
 
+_DONE = ("BEFORE", "AFTER", "DONE")
+_PLANNED = ("NOW", "WOULD BECOME", "WOULD BE DONE")
+
 
 def run(args: argparse.Namespace) -> int:
     """Repair the named containers or all, and tell what came of it; what failed goes to stderr as well."""
@@ -30,7 +33,7 @@ def run(args: argparse.Namespace) -> int:
         print(people(report, width=width, colours=colour.wanted(sys.stdout)))
     for repair in report.repairs:
         if repair.error is not None:
-            print(f"gpuguard: {repair.scope}: {table.printable(repair.error)}", file=sys.stderr)
+            print(f"gpuguard: {_called(repair)}: {table.printable(repair.error)}", file=sys.stderr)
     if fault is not None:
         print(f"gpuguard: done with the running daemon's settings, since {fault}", file=sys.stderr)
     return exit_code(report)
@@ -42,15 +45,28 @@ def exit_code(report: RepairReport) -> int:
 
 
 def people(report: RepairReport, *, width: Optional[int] = None, colours: bool = False) -> str:
-    """Return the text for people: one row for each container."""
+    """Return the text for people: one row for each container, the worst first."""
     if not report.repairs:
         return "no GPU container on this node"
-    header = ("ID", "NOW", "WOULD BECOME", "WOULD BE DONE") if report.dry_run else ("ID", "BEFORE", "AFTER", "DONE")
-    return "\n".join(table.render(header, [_row(repair) for repair in report.repairs], width, colours=colours))
+    header = ("CONTAINER", "ID", *(_PLANNED if report.dry_run else _DONE))
+    rows = [_row(repair) for repair in sorted(report.repairs, key=_gravity)]
+    return "\n".join(table.render(header, rows, width, colours=colours, name=0))
+
+
+def _gravity(repair: Repair) -> tuple[object, ...]:
+    """Return the key of the order: what is left to do comes first, the worst before all."""
+    states = status.ORDER.index(repair.after), status.ORDER.index(repair.before)
+    return repair.settled, *states, repair.full_name, repair.id
+
+
+def _called(repair: Repair) -> str:
+    name = f"{repair.full_name} ({short_id(repair.id)})" if repair.full_name else repair.scope
+    return table.printable(name)
 
 
 def _row(repair: Repair) -> list[Cell]:
     return [
+        Cell(repair.full_name or table.NONE),
         Cell(short_id(repair.id)),
         status.state_cell(repair.before),
         status.state_cell(repair.after),

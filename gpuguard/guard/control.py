@@ -142,6 +142,9 @@ async def repair(run: Path, names: Sequence[str]) -> RepairReport:
                 after=State(row["after"]),
                 deeds=tuple(row["deeds"]),
                 error=row["error"],
+                name=row.get("name"),  # a daemon from before an upgrade tells less
+                namespace=row.get("namespace"),
+                pod=row.get("pod"),
             )
             for row in report["repairs"]
         ),

@@ -107,7 +107,7 @@ def _repaired(scope: Scope, before: State) -> Optional[Repair]:
         return None
     if error is None and after not in WELL:
         error = scope.reason or f"still {after.value}"
-    return Repair(scope.target.unit, scope.container.id, before, after, tuple(scope.deeds), error)
+    return _repair(scope, before, after, scope.deeds, error)
 
 
 def planned(scope: Scope, *, writable: bool) -> Repair:
@@ -124,7 +124,22 @@ def planned(scope: Scope, *, writable: bool) -> Repair:
         if cured:
             after = State.PROTECTED if declared else State.AT_RISK
     error = None if after in WELL else scope.reason or f"would still be {after.value}"
-    return Repair(scope.target.unit, scope.container.id, now, after, tuple(deeds), error)
+    return _repair(scope, now, after, deeds, error)
+
+
+def _repair(scope: Scope, before: State, after: State, deeds: Iterable[str], error: Optional[str]) -> Repair:
+    identity = scope.record.identity
+    return Repair(
+        scope=scope.target.unit,
+        id=scope.container.id,
+        before=before,
+        after=after,
+        deeds=tuple(deeds),
+        error=error,
+        name=identity.name,
+        namespace=identity.namespace,
+        pod=identity.pod,
+    )
 
 
 def _overruled(scope: Scope) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Optional
 
+from gpuguard.model.container_name import full_name
 from gpuguard.model.state import State
 from gpuguard.model.write import Standing
 
@@ -16,7 +17,7 @@ WELL = frozenset({State.PROTECTED, State.UNRESTRICTED})
 class Repair:
     """One container: its state before and after, what was done, and what is not well in the end, and why.
 
-    In a dry run `after` is the state that the deeds would lead to.
+    In a dry run `after` is the state that the deeds would lead to. The names are as in ContainerStatus.
     """
 
     scope: str
@@ -25,6 +26,14 @@ class Repair:
     after: State
     deeds: tuple[str, ...] = ()
     error: Optional[str] = None
+    name: Optional[str] = None
+    namespace: Optional[str] = None
+    pod: Optional[str] = None
+
+    @property
+    def full_name(self) -> str:
+        """What people call it: its name, in Kubernetes namespace/pod/name, or ""."""
+        return full_name(self.namespace, self.pod, self.name)
 
     @property
     def settled(self) -> bool:

@@ -16,7 +16,7 @@ SCOPE = f"docker-{ID}.scope"
 
 def report(after: State, *deeds: str, error: Optional[str] = None, dry_run: bool = False) -> RepairReport:
     """Return the report on one container that had lost its devices."""
-    return RepairReport(dry_run, (Repair(SCOPE, ID, State.LOST, after, deeds, error),))
+    return RepairReport(dry_run, (Repair(SCOPE, ID, State.LOST, after, deeds, error, "main", "ml", "train-0"),))
 
 
 @pytest.mark.parametrize(
@@ -38,17 +38,40 @@ def test_exit_code(told: RepairReport, code: int) -> None:
 
 
 def test_the_text_tells_before_after_and_deeds() -> None:
-    """One row for each container says what it was, what it is, and what was done."""
+    """One row for each container says who it is, what it was, what it is, and what was done."""
     header, row = people(report(State.PROTECTED, "write c 195:0 rw", "declare /dev/char/195:0 rw")).splitlines()
-    assert header.split() == ["ID", "BEFORE", "AFTER", "DONE"]
-    assert row.split(maxsplit=3) == [ID[:12], "lost", "protected", "write c 195:0 rw, declare /dev/char/195:0 rw"]
+    assert header.split() == ["CONTAINER", "ID", "BEFORE", "AFTER", "DONE"]
+    deeds = "write c 195:0 rw, declare /dev/char/195:0 rw"
+    assert row.split(maxsplit=4) == ["ml/train-0/main", ID[:12], "lost", "protected", deeds]
 
 
 def test_a_dry_run_is_told_as_one() -> None:
     """Nobody takes a plan for a deed: the row says what is now, and what would become of it."""
     header, row = people(report(State.PROTECTED, "write c 195:0 rw", dry_run=True)).splitlines()
-    assert header.split() == ["ID", "NOW", "WOULD", "BECOME", "WOULD", "BE", "DONE"]
-    assert row.split(maxsplit=3) == [ID[:12], "lost", "protected", "write c 195:0 rw"]
+    assert header.split() == ["CONTAINER", "ID", "NOW", "WOULD", "BECOME", "WOULD", "BE", "DONE"]
+    assert row.split(maxsplit=4)[1:] == [ID[:12], "lost", "protected", "write c 195:0 rw"]
+
+
+def test_what_is_left_comes_first() -> None:
+    """Of many containers those that somebody has to see to are on top, the worst first."""
+    states = [State.PROTECTED, State.AT_RISK, State.LOST]
+    repairs = tuple(Repair(SCOPE, f"{state.value}.service", State.LOST, state) for state in states)
+    failed = Repair(SCOPE, "failed.service", State.PROTECTED, State.PROTECTED, error="systemd refuses")
+    rows = people(RepairReport(dry_run=False, repairs=(*repairs, failed))).splitlines()[1:]
+    assert [row.split()[1] for row in rows] == [
+        "lost.service",
+        "at-risk.service",
+        "failed.service",
+        "protected.service",
+    ]
+
+
+def test_a_container_without_a_name_is_known_by_its_id() -> None:
+    """Nothing is made up for it, and a name cannot command the terminal."""
+    _, row = people(RepairReport(dry_run=False, repairs=(Repair(SCOPE, ID, State.LOST, State.LOST),))).splitlines()
+    assert row.split()[:2] == ["-", ID[:12]]
+    hostile = Repair(SCOPE, ID, State.LOST, State.LOST, name="\x1b[31m")
+    assert "\x1b" not in people(RepairReport(dry_run=False, repairs=(hostile,)))
 
 
 def test_nothing_to_repair_is_told() -> None:

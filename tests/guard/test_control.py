@@ -26,7 +26,16 @@ from tests.report.support import until
 REPAIR = RepairReport(
     dry_run=False,
     repairs=(
-        Repair("docker-a.scope", "a", State.LOST, State.PROTECTED, ("write c 195:0 rw",)),
+        Repair(
+            "docker-a.scope",
+            "a",
+            State.LOST,
+            State.PROTECTED,
+            ("write c 195:0 rw",),
+            name="main",
+            namespace="ml",
+            pod="train-0",
+        ),
         Repair("docker-b.scope", "b", State.AT_RISK, State.AT_RISK, (), "systemd refuses"),
     ),
 )

@@ -14,6 +14,7 @@ from gpuguard.guard import verbs
 from gpuguard.model.plan import Plan
 from gpuguard.model.reports import ReleaseReport, RepairReport
 from gpuguard.model.rule import Rule
+from gpuguard.model.runtime_record import Identity, RuntimeRecord
 from gpuguard.model.state import State
 from gpuguard.model.verdict import Verdict
 from tests.guard import made
@@ -50,6 +51,7 @@ class TestRepair:
         await post.becomes(scope, State.AT_RISK)
         await post.becomes(other, State.PROTECTED)
         await post.quiet()
+        post.of(scope).record = RuntimeRecord(identity=Identity("main", "ml", "train-0"))
         scope.write_rules([GPU0], verb="deny")
         report = await ask(post, verb="repair", names=[])
         assert isinstance(report, RepairReport)
@@ -57,6 +59,7 @@ class TestRepair:
         assert set(found) == {scope.name, other.name}
         # The guard itself has not looked since: what it knew was at-risk.
         assert (found[scope.name].before, found[scope.name].after) == (State.LOST, State.PROTECTED)
+        assert found[scope.name].full_name == "ml/train-0/main"
         assert found[scope.name].deeds == (f"write {GPU0}", "declare /dev/char/195:0 rw")
         assert (found[other.name].before, found[other.name].deeds) == (State.PROTECTED, ())
         assert all(repair.settled for repair in report.repairs)
