@@ -9,7 +9,7 @@ from typing import NamedTuple, Optional
 
 from gpuguard.config import Paths
 from gpuguard.errors import UnitFileError
-from gpuguard.guard import records
+from gpuguard.guard import numbers
 from gpuguard.guard.parts import Parts
 from gpuguard.guard.scope import Scope
 from gpuguard.guard.statuses import statuses
@@ -94,7 +94,7 @@ class _Comparer:
         # Any group below is as good as the shield (cgroup v1).
         nested = scope.seen is not None and scope.seen.nested
         self._shield = nested or parts.devices.shielded(self._group)
-        self._stale = records.stale(parts, scope)
+        self._stale = numbers.of(parts, scope).stale
 
     def all(self) -> list[Comparison]:
         """Return a comparison for each rule of any list, those that somebody is entitled to first."""

@@ -8,9 +8,8 @@ from dataclasses import replace
 from typing import Optional
 
 from gpuguard.errors import CgroupGoneError, CgroupUnreadableError, GpuguardError, LedgerError
-from gpuguard.guard import act, nested, orders, patience, records, shield
+from gpuguard.guard import act, look, nested, numbers, orders, patience, records, shield
 from gpuguard.guard.mend import Target
-from gpuguard.guard.observe import SystemdView
 from gpuguard.guard.parts import Parts, Policy
 from gpuguard.guard.scope import Outage, Scope
 from gpuguard.model.backoff import Backoff
@@ -115,12 +114,12 @@ class Guard:
         asked = False
         await self._catch_up(scope)
         for _ in range(_MAX_ROUNDS):
-            look = self._observe(scope)
+            seen = look.at(self.parts, scope)
             await records.confirm(self.parts, self.policy, scope)
-            entitled = self._learn(scope, look)
+            entitled = self._learn(scope, seen)
             if entitled is None:
                 break
-            self._judge(scope, look, entitled, second_look=second_look)
+            self._judge(scope, seen, entitled, second_look=second_look)
             shield.raise_if_due(self.parts, self.policy, scope)
             if scope.plan.write and same_run:
                 if not await act.write(self.parts, self.policy, scope):
@@ -188,9 +187,9 @@ class Guard:
         systemd makes a group and writes its list in one go, and answers nothing meanwhile: what is seen after it
         has told of this run is meant.
         """
-        look = self._observe(scope)
-        rules = look.effective
-        if scope.entitled is not None or look.invocation or rules is None or not any(map(self.parts.guarded, rules)):
+        seen = look.at(self.parts, scope)
+        rules = seen.effective
+        if scope.entitled is not None or seen.invocation or rules is None or not any(map(self.parts.guarded, rules)):
             return False
         if not self.parts.devices.as_made(scope.target.control_group, rules):
             return False
@@ -198,64 +197,22 @@ class Guard:
         scope.seen = None  # of what is not known the next round looks at once more
         return not (scope.view and scope.view.invocation)
 
-    def _observe(self, scope: Scope) -> Observation:
-        target, view = scope.target, scope.view or SystemdView()
-        seen, trouble = None, view.trouble
-        # Before the list is read: what the hooks wrote until then is in it.
-        starting = records.starting(self.parts, scope) if scope.start_matters else None
-        try:
-            seen = self.parts.devices.read(target.control_group, scope.entitled.rules if scope.entitled else ())
-            if seen.inode != target.inode:
-                raise CgroupGoneError(f"{target.control_group}: another control group has taken this name")
-        except CgroupUnreadableError as error:
-            trouble = str(error)
-        if seen is not None and scope.seen is not None and seen.filters != scope.seen.filters:
-            self._rewritten(scope)
-        scope.seen = seen
-        return Observation(
-            unit=target.unit,
-            control_group=target.control_group,
-            inode=target.inode,
-            at=time.monotonic(),
-            effective=scope.effective,
-            declared=view.declared,
-            invocation=view.invocation,
-            started=view.started,
-            refusal=view.refusal,
-            trouble=trouble,
-            writable=self.parts.devices.writable,
-            filters=seen.filters if seen is not None else (),
-            starting=starting,
-            elsewhere=scope.record.elsewhere if self.parts.devices.writable else None,
-            managed=target.managed(writable=self.parts.devices.writable),
-            unit_group="" if target.is_unit else target.unit_group or "",
-        )
-
-    def _rewritten(self, scope: Scope) -> None:
-        """Note that programs were changed (cgroup v2); on v1 the sentinel tells of each write."""
-        unit, now = scope.target.unit, time.monotonic()
-        if self.parts.causes.own(unit, now):
-            return
-        cause = self.parts.causes.of_loss(unit, scope.target.control_group, now, scope.whole_at)
-        scope.last = (time.time(), cause)
-        self.parts.recorder.metrics.device_write(cause.program)
-
-    def _learn(self, scope: Scope, look: Observation) -> Optional[Entitlement]:
-        """Learn from a look, and keep what was learnt; return it, None when there is nothing to guard."""
-        before = scope.entitled
+    def _learn(self, scope: Scope, seen: Observation) -> Optional[Entitlement]:
+        """Learn from what was seen, and keep what was learnt; return it, None when there is nothing to guard."""
+        before, known = scope.entitled, numbers.of(self.parts, scope)
         scope.entitled = learn(
             before,
-            look,
-            lambda rule: self.parts.guarded(rule) and scope.learnable(rule, starting=look.starting),
+            seen,
+            lambda rule: self.parts.guarded(rule) and scope.learnable(rule, starting=seen.starting),
             settle=self.policy.settle,
-            reloading=self.parts.causes.reloading(look.at),
+            reloading=self.parts.causes.reloading(seen.at),
             wall_clock=time.time(),
             record=records.settled(scope),
-            stale=records.idle(self.parts, scope).union(records.stale(self.parts, scope)),
+            stale=known.idle.union(known.stale),
         )
         if scope.entitled is None:
             doubts = () if scope.early else scope.record.doubts  # what may still be given is not in doubt
-            scope.verdict, scope.plan = judge_unknown(look, self.parts.guarded, doubts), Plan()
+            scope.verdict, scope.plan = judge_unknown(seen, self.parts.guarded, doubts), Plan()
             if scope.premature and scope.verdict is not None and scope.verdict.excess:
                 scope.verdict = None
             if before is not None:
@@ -268,7 +225,7 @@ class Guard:
         """Hold on to an entitlement; a ledger that cannot be written does not hinder the guard."""
         changed = scope.entitled is None or scope.entitled.rules != entitled.rules
         scope.entitled = entitled
-        stale = records.stale(self.parts, scope)
+        stale = numbers.of(self.parts, scope).stale
         scope.entitled = entitled = note_drivers(entitled, self.parts.guarded.majors, stale)
         if changed:
             orders.give(self.parts, self.policy, scope)
@@ -283,11 +240,11 @@ class Guard:
         except LedgerError as error:
             self.parts.recorder.troubles.met(scope.target.control_group, error)
 
-    def _judge(self, scope: Scope, look: Observation, entitled: Entitlement, *, second_look: bool) -> None:
-        stale, idle = records.stale(self.parts, scope), records.idle(self.parts, scope)
-        verdict = scope.verdict = judge(look, entitled, self.parts.guarded, stale, idle)
+    def _judge(self, scope: Scope, seen: Observation, entitled: Entitlement, *, second_look: bool) -> None:
+        found = numbers.of(self.parts, scope)
+        verdict = scope.verdict = judge(seen, entitled, self.parts.guarded, found.stale, found.idle)
         scope.plan = plan(
-            look,
+            seen,
             entitled,
             verdict,
             guarded=self.parts.guarded,
@@ -297,15 +254,15 @@ class Guard:
             second_look=second_look,
             self_given=scope.may_be_self_given,
         )
-        known = look.effective is not None and look.declared is not None
+        known = seen.effective is not None and seen.declared is not None
         if known and not (verdict.at_risk or verdict.lost):
             scope.futile = None
-        if look.effective is not None and not verdict.lost:
-            self._whole(scope, look.at)
+        if seen.effective is not None and not verdict.lost:
+            self._whole(scope, seen.at)
         elif scope.plan.lost:
             nested.strike(self.keep, scope, frozenset(scope.plan.lost))
             if scope.outage is None:
-                self._struck(scope, scope.entitled or entitled, verdict.lost, look.at)
+                self._struck(scope, scope.entitled or entitled, verdict.lost, seen.at)
 
     def _whole(self, scope: Scope, now: float) -> None:
         scope.whole_at = now

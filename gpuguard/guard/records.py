@@ -1,16 +1,13 @@
-"""What the runtimes' own files say of a scope: when it is read, and what of it is stale by now."""
+"""What the runtimes' own files say of a scope, and when it is read."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Optional, Protocol
 
 from gpuguard.errors import GpuguardError, RuntimeRunError
-from gpuguard.model import stale as numbers
 from gpuguard.model.grant import Source
-from gpuguard.model.rule import Rule
 from gpuguard.model.runtime_record import RuntimeRecord
 
 if TYPE_CHECKING:
@@ -126,19 +123,3 @@ def _as_before(known: RuntimeRecord, error: GpuguardError) -> RuntimeRecord:
         return RuntimeRecord(trusted=trusted, trouble=str(error))
     grants = tuple(grant for grant in known.grants if grant.source is not Source.REQUEST)
     return replace(known, grants=grants, trouble=str(error))
-
-
-def stale(parts: Parts, scope: Scope) -> Mapping[Rule, str]:
-    """Return the rules whose numbers are not those of the driver that they were given for, and why."""
-    rules = scope.record.rules.union(scope.entitled.rules if scope.entitled is not None else ())
-    drivers = scope.entitled.drivers if scope.entitled is not None else frozenset()
-    majors = parts.guarded.majors
-    strange = numbers.unguarded(rules, drivers, majors, parts.guarded)
-    return {**strange, **numbers.stale(rules, drivers, majors, scope.record.nodes, parts.guarded.nodes)}
-
-
-def idle(parts: Parts, scope: Scope) -> frozenset[Rule]:
-    """Return the rules whose driver is not loaded now."""
-    if scope.entitled is None:
-        return frozenset()
-    return numbers.unloaded(scope.entitled.rules, scope.entitled.drivers, parts.guarded.majors)

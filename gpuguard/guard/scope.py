@@ -19,6 +19,7 @@ from gpuguard.model.rule import Rule
 from gpuguard.model.ruleset import RuleSet
 from gpuguard.model.runtime_record import RuntimeRecord
 from gpuguard.model.scope_name import ContainerScope
+from gpuguard.model.stale import Numbers
 from gpuguard.model.state import State
 from gpuguard.model.unit import DevicePolicy
 from gpuguard.model.verdict import Verdict
@@ -60,6 +61,7 @@ class Scope:
     runtime's own files say of the container, read when the host's devices were at `generation`, at `consulted`;
     `early`: when NVIDIA's hook may still have been at work; `premature`: while the container started and its
     runtime had not written it yet; `vacant`: the same while there was no process in it.
+    `numbers` is what was reckoned of its rules' numbers last, and from what.
     `payload` is the container's own group below, as the sentinel was told; `counted_below` is when the clock last read
     all lists there.
     """
@@ -88,6 +90,7 @@ class Scope:
     shields: Optional[Backoff] = None
     self_given: RuleSet = field(default_factory=RuleSet)
     record: RuntimeRecord = field(default_factory=RuntimeRecord)
+    numbers: Optional[tuple[object, Numbers]] = None
     payload: Optional[Payload] = None
     counted_below: float = -math.inf
     generation: int = -1

@@ -7,6 +7,7 @@ A driver without a number of its own takes what is free when it is loaded (Docum
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
 from typing import Optional
 
 from gpuguard.model.gpu_inventory import FAMILY, rule_number
@@ -15,6 +16,14 @@ from gpuguard.model.rule import Rule
 
 _RESTART = "a restart of the container gives it the new numbers"
 _NVIDIA = "nvidia"
+
+
+@dataclass(frozen=True)
+class Numbers:
+    """What is the matter with some rules' numbers: `stale` are another driver's, and why; `idle` have no driver now."""
+
+    stale: Mapping[Rule, str]
+    idle: frozenset[Rule]
 
 
 def drivers_of(rules: Collection[Rule], majors: Majors) -> frozenset[tuple[str, int, str]]:

@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from gpuguard.errors import RuntimeFileError, RuntimeRunError
-from gpuguard.guard import records
+from gpuguard.guard import look, records
 from gpuguard.model.majors import DeviceNumber
 from gpuguard.model.rule import Rule
 from gpuguard.model.runtime_record import Identity, RuntimeRecord
@@ -241,7 +241,7 @@ async def test_what_is_in_force_before_the_files_are_there_is_no_excess(sim: Sim
     await post.becomes(scope, State.PROTECTED)
     known = post.of(scope)
     known.record, known.premature = RuntimeRecord(), True
-    assert post.guard._learn(known, post.guard._observe(known)) is None
+    assert post.guard._learn(known, look.at(post.guard.parts, known)) is None
     assert known.verdict is None
 
 
