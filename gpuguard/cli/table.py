@@ -13,6 +13,7 @@ from gpuguard.cli.colour import paint
 NONE = "-"
 _GAP = "  "
 _NARROWEST = 20
+_UNBROKEN = "\xa0"  # no printable text has one
 
 
 @dataclass(frozen=True)
@@ -38,25 +39,42 @@ def render(
 ) -> Iterator[str]:
     """Yield the lines of a table, each column as wide as its widest cell.
 
-    The last column is folded at `width` columns of the terminal; None folds nothing. `name` is the column of names,
-    which may be long: one for which there is no room has a line of its own below its row, whole, to be copied.
+    The last column is folded at `width` columns of the terminal, or below its row where the others leave no room; None
+    folds nothing. `name` is the column of names, which may be long: one for which there is no room has a line of its
+    own below its row, whole, to be copied.
     """
     table = [[Cell(title) for title in header], *([Cell(printable(c.text), c.colour) for c in row] for row in rows)]
     below = [""] * len(table) if name is None or width is None else _take_out(table, name, width)
     widths = [max(map(len, column)) for column in _columns(table)[:-1]]
     indent = sum(widths) + len(_GAP) * len(widths)
-    room = None if width is None else max(width - indent, _NARROWEST)
-    for row, long_name in zip(table, below):
+    for row, long_name, (beside, beneath) in zip(table, below, _placed([row[-1].text for row in table], indent, width)):
         *cells, last = row
         start = "".join(
             (paint(cell.text, cell.colour) if colours else cell.text) + " " * (size - len(cell.text)) + _GAP
             for cell, size in zip(cells, widths)
         )
-        for line in _fold(last.text, room):
-            yield (start + (paint(line, last.colour) if colours else line)).rstrip()
+        for line in beside:
+            yield (start + (paint(line, last.colour) if colours and line else line)).rstrip()
             start = " " * indent
         if long_name:
             yield _GAP + long_name
+        for line in beneath:
+            yield _GAP + (paint(line, last.colour) if colours else line)
+
+
+def _placed(texts: list[str], indent: int, width: Optional[int]) -> Iterator[tuple[list[str], list[str]]]:
+    """Yield for each text of the last column the lines that stand in its row, one at least, and those below."""
+    if width is None or width - indent >= _NARROWEST:
+        yield from ((_fold(text, None if width is None else width - indent), []) for text in texts)
+        return
+    apart = [len(text) > width - indent for text in texts]
+    told = [text != NONE for text in texts]
+    told[0] = any(far and tell for far, tell in zip(apart[1:], told[1:]))  # no title above nothing
+    for text, far, tell in zip(texts, apart, told):
+        if not far:
+            yield [text], []
+        else:
+            yield [""], _fold(text, width - len(_GAP)) if tell else []
 
 
 def _take_out(table: list[list[Cell]], name: int, width: int) -> list[str]:
@@ -82,4 +100,9 @@ def _columns(table: list[list[Cell]]) -> list[list[str]]:
 def _fold(text: str, room: Optional[int]) -> list[str]:
     if room is None:
         return [text]
-    return textwrap.wrap(text, room, break_long_words=False, break_on_hyphens=False) or [""]
+    room = max(room, 1)
+    parts = [part + "," for part in text.split(", ")]
+    if len(text) > room >= max(map(len, parts)):  # an enumeration: none of its members is cut in two
+        text = ", ".join(part[:-1].replace(" ", _UNBROKEN) for part in parts)
+    lines = textwrap.wrap(text, room, break_long_words=False, break_on_hyphens=False)
+    return [line.replace(_UNBROKEN, " ") for line in lines] or [""]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Optional
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -45,13 +44,44 @@ def test_where_there_is_no_room_every_name_is_below() -> None:
     ]
 
 
+def test_where_the_other_columns_leave_no_room_the_last_is_below() -> None:
+    """On a narrow terminal a table is no wider than that; what fits stays in its row, and no title is above nothing."""
+    rows = [
+        [Cell("c 195:0 rw"), Cell("DENIED"), Cell(text)] for text in (NONE, "you", "program 12 on the scope, and I")
+    ]
+    header = ("DEVICE", "NOW", "DENIED BY")
+    assert list(render(header, rows, 24, colours=False)) == [
+        "DEVICE      NOW",
+        "  DENIED BY",
+        "c 195:0 rw  DENIED  -",
+        "c 195:0 rw  DENIED  you",
+        "c 195:0 rw  DENIED",
+        "  program 12 on the",
+        "  scope, and I",
+    ]
+    assert list(render(header, rows[:1], 24, colours=False)) == ["DEVICE      NOW", "c 195:0 rw  DENIED  -"]
+
+
+def test_an_enumeration_is_folded_between_its_members() -> None:
+    """Of several deeds none is torn apart; one that is longer than a line is, like any text."""
+    deeds = "write c 195:0 rw, declare /dev/char/195:0 rw, declare /dev/char/195:255 rw"
+    assert list(render(("ID", "DONE"), [[Cell("1"), Cell(deeds)]], 40, colours=False))[1:] == [
+        "1   write c 195:0 rw,",
+        "    declare /dev/char/195:0 rw,",
+        "    declare /dev/char/195:255 rw",
+    ]
+    assert list(render(("ID", "DONE"), [[Cell("1"), Cell(deeds)]], 26, colours=False))[1:3] == [
+        "1   write c 195:0 rw,",
+        "    declare",
+    ]
+
+
 def test_a_pipe_gets_one_line_for_each_row() -> None:
     """Where nothing is folded a name stays in its row, so that grep finds both."""
     assert lines(None, LONGEST)[1].split()[:2] == ["lost", LONGEST]
 
 
 @given(st.lists(st.text(st.characters(whitelist_categories=["L"]), max_size=60), min_size=1), st.integers(1, 200))
-@pytest.mark.filterwarnings("error")
 def test_no_name_is_lost(names: list[str], width: int) -> None:
     """Whatever the width, each name is there once, in order, and no line but that of a name alone is too wide."""
     shown = lines(width, *names)
