@@ -142,7 +142,7 @@ def _head(explanation: Explanation, *, colours: bool) -> Iterator[str]:
     container, node = explanation.container, explanation.node
     state = status.state_cell(container.state)
     name = table.printable(status.display_name(container))
-    reason = f": {table.printable(container.reason)}" if container.reason else ""
+    reason = f": {table.printable(status.in_short(container.reason, container.cgroup))}" if container.reason else ""
     yield f"{name} is {paint(state.text, state.colour) if colours else state.text}{reason}"
     what = "unit" if container.id == container.scope and container.managed else "container"
     yield f"  {container.runtime} {what} {table.printable(container.id)}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import re
 import shutil
 import sys
 import time
@@ -22,6 +23,7 @@ from gpuguard.model.state import State
 from gpuguard.model.status import ContainerStatus, DeviceStatus, NodeStatus, unmanaged
 
 _WATCH_SECONDS = 2
+_MOST_NAMES = 5
 _CLEAR_SCREEN = "\x1b[H\x1b[2J"
 _STOPPED = """\
 The daemon is not running, so nobody gives back what gets lost: `systemctl start gpuguard`
@@ -205,15 +207,31 @@ def _device_name(device: DeviceStatus) -> str:
 
 def _remarks(containers: list[ContainerStatus]) -> list[str]:
     """Say what does not fit into a column: why, and what a container may use that is not given back to it."""
-    remarks = []
+    names: dict[str, list[str]] = {}
     for container in containers:
-        name = table.printable(display_name(container))
-        if container.reason and (container.managed or container.state is not State.PROTECTED):
-            remarks.append(f"{name}: {table.printable(container.reason)}")
-        if container.excess:
-            remarks.append(f"{name}: may also use what it was never given: {', '.join(map(str, container.excess))}")
-        if container.released:
-            released = ", ".join(map(str, container.released))
-            remarks.append(f"{name}: may still use what was released, until somebody takes it away: {released}")
+        for remark in _about(container):
+            names.setdefault(remark, []).append(display_name(container))
+    remarks = [table.printable(f"{named(those)}: {remark}") for remark, those in names.items()]
     remarks += map(table.printable, unmanaged(containers))
     return [*remarks, ""] if remarks else []
+
+
+def _about(container: ContainerStatus) -> Iterator[str]:
+    if container.reason and (container.managed or container.state is not State.PROTECTED):
+        yield in_short(container.reason, container.cgroup)
+    if container.excess:
+        yield f"may also use what it was never given: {', '.join(map(str, container.excess))}"
+    if container.released:
+        released = ", ".join(map(str, container.released))
+        yield f"may still use what was released, until somebody takes it away: {released}"
+
+
+def named(names: list[str]) -> str:
+    """Return the names in one line, of many the first: "a, b, c, d, e and 4 more"."""
+    more = len(names) - _MOST_NAMES
+    return ", ".join(names[:_MOST_NAMES]) + (f" and {more} more" if more > 0 else "")
+
+
+def in_short(reason: str, cgroup: str) -> str:
+    """Return a reason without the path of the container's own control group, which is long and told elsewhere."""
+    return re.sub(rf"(?<![^ ]){re.escape(cgroup)}(?![^ ,:;])", "its own group", reason)

@@ -10,7 +10,7 @@ import pytest
 
 from gpuguard.cli.check import verdict
 from gpuguard.model.state import State
-from tests.cli.made import container, node
+from tests.cli.made import ID, container, node
 
 
 @pytest.mark.parametrize(
@@ -53,6 +53,12 @@ def test_many_names_are_cut() -> None:
     """A node that lost everything still gives one readable line."""
     _, line = verdict(node(*(container(f"job{i}", State.LOST) for i in range(9))))
     assert "9 lost (job0, job1, job2, job3, job4 and 4 more) | " in line
+
+
+def test_a_long_name_gives_way_to_the_id() -> None:
+    """Three names of 253 letters each would push the figures out of what a monitoring system keeps."""
+    _, line = verdict(node(*(container("x" * 253, State.LOST) for _ in range(9))))
+    assert f"9 lost ({', '.join([ID[:12]] * 5)} and 4 more) | " in line
 
 
 @pytest.mark.parametrize(

@@ -103,6 +103,23 @@ def test_reason_and_excess_are_told_below_the_table() -> None:
     assert "\nml/train-0/main: may also use what it was never given: c 195:3 rw\n" in text
 
 
+def test_one_reason_of_many_is_told_once() -> None:
+    """Two hundred containers for which the same holds have one line below the table, with some of their names."""
+    several = [replace(container(f"job{n}", State.AT_RISK), reason="no spelling") for n in range(7)]
+    lines = people(node(*several, replace(container("x", State.LOST), reason="denied"))).splitlines()
+    assert lines[-4:-2] == ["x: denied", "job0, job1, job2, job3, job4 and 2 more: no spelling"]
+
+
+def test_a_reason_does_not_repeat_the_containers_own_path() -> None:
+    """A hundred characters that say nothing new; the path of another group stays."""
+    lost = container("x", State.LOST)
+    reason = f"program 7 on {lost.cgroup} denies c 195:0 rw; program 8 on {lost.cgroup}/below denies c 195:0 rw"
+    text = people(node(replace(lost, reason=reason)))
+    told = f"x: program 7 on its own group denies c 195:0 rw; program 8 on {lost.cgroup}/below denies c 195:0 rw"
+    assert told in text.splitlines()
+    assert f"{lost.cgroup} denies" in json.dumps(document(node(replace(lost, reason=reason))))
+
+
 def test_what_systemd_does_not_manage_is_counted_by_the_reason() -> None:
     """One line for all of them, and no risk where there is none: a reload leaves each as it is."""
     loose = replace(container("a", State.PROTECTED, device(declared=None)), managed=False, reason="nothing to declare")
