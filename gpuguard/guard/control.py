@@ -117,6 +117,7 @@ async def daemon(run: Path) -> DaemonReport:
         sources=tuple(SourceReport(row["name"], row["up"], row["reason"]) for row in report.get("sources", ())),
         standing=None if standing is None else Standing(standing["scheduling"], standing["reason"]),
         pid=report.get("pid"),
+        paused=report.get("paused", {}),
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Optional
@@ -24,6 +25,11 @@ class Guardian:
     settings: Settings
     trouble: Optional[str] = None
     report: Optional[DaemonReport] = None
+
+    @property
+    def paused(self) -> Mapping[str, float]:
+        """The control groups that it does not repair for now, and until when."""
+        return self.report.paused if self.report is not None else {}
 
     @property
     def settle(self) -> float:

@@ -17,6 +17,7 @@ from gpuguard.guard.explain import explanation
 from gpuguard.guard.find import find
 from gpuguard.guard.guardian import guardian_of
 from gpuguard.guard.lock import guard_lock
+from gpuguard.guard.pause import noted
 from gpuguard.guard.statuses import statuses
 from gpuguard.kernel.mode import detect
 from gpuguard.model.explanation import Explanation, LastWriter
@@ -37,12 +38,13 @@ async def look(settings: Settings, fault: Optional[ConfigError] = None) -> NodeS
     assembly = _quiet(guardian.settings, settle=guardian.settle)
     try:
         await _look_at_all(assembly)
+        found = statuses(assembly.guard.scopes.values(), assembly.guard.parts.guarded.node_of)
         return NodeStatus(
             cgroup=detect(Path(settings.paths.cgroup)).value,
             systemd=await _systemd(assembly),
             mode=guardian.mode,
             daemon=guardian.daemon,
-            containers=statuses(assembly.guard.scopes.values(), assembly.guard.parts.guarded.node_of),
+            containers=tuple(noted(one, guardian.paused) for one in found),
             trouble=guardian.trouble,
         )
     finally:
@@ -66,7 +68,12 @@ async def explain(settings: Settings, name: str, fault: Optional[ConfigError] = 
         scope = find(guard, name)
         found = explanation(guard.parts, scope, node, settings.paths)
         last = await _last_writer(settings, scope.target.unit) if guardian.daemon == "running" else None
-        return replace(found, declares=guardian.settings.guard.declare, last_writer=last)
+        return replace(
+            found,
+            container=noted(found.container, guardian.paused),
+            declares=guardian.settings.guard.declare,
+            last_writer=last,
+        )
     finally:
         await assembly.close()
 

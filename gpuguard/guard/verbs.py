@@ -13,6 +13,7 @@ from gpuguard.guard.build import Assembly
 from gpuguard.guard.find import find
 from gpuguard.guard.guard import Guard
 from gpuguard.guard.ledger import Ledger
+from gpuguard.guard.pause import pauses
 from gpuguard.guard.record import Recorder
 from gpuguard.guard.scope import Scope
 from gpuguard.guard.sentinel import Sentinel
@@ -42,7 +43,7 @@ class Desk:
         """Do what one request of control.py asks. Raises GpuguardError."""
         guard, verb = self._assembly.guard, request.get("verb")
         if verb == "daemon":
-            return self._describe()
+            return replace(self._describe(), paused=pauses(guard.scopes.values()))
         if verb == "release":
             name, devices = request["name"], request["devices"]
             report = release(guard, self._assembly.host, str(name), [str(device) for device in devices])

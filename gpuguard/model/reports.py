@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any, Optional
 
 from gpuguard.model.container_name import full_name
@@ -84,7 +85,8 @@ class DaemonReport:
     """A running daemon: its version, the mode that it runs in, and its settings as TOML.
 
     `trouble` says what it was told to take for its settings and did not; `standing` is how the sentinel runs, None
-    where there is none. `pid` is as the daemon itself sees it.
+    where there is none. `pid` is as the daemon itself sees it. `paused` are the control groups that are not repaired
+    for now, since that was in vain, and until when, in seconds since the epoch.
     """
 
     version: str
@@ -94,3 +96,4 @@ class DaemonReport:
     sources: tuple[SourceReport, ...] = ()
     standing: Optional[Standing] = None
     pid: Optional[int] = None
+    paused: Mapping[str, float] = field(default_factory=dict)

@@ -52,6 +52,7 @@ DAEMON = DaemonReport(
     sources=(SourceReport("signals", up=True), SourceReport("monitor", up=False, reason="no such bus")),
     standing=Standing("nice", "not permitted"),
     pid=4711,
+    paused={"/system.slice/a.scope": 1.5},
 )
 RELEASE = ReleaseReport("docker-a.scope", "a", ("c 195:0 rw",), ("c 195:0 rw",), ())
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import socket
+import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -131,6 +132,21 @@ class TestBesideADaemon:
             assert (await once.look(settings(sim))).containers == ()
             assert (await once.repair(settings(sim), [], dry_run=True)).repairs == ()
         assert len((await once.look(settings(sim))).containers) == 1
+
+    async def test_its_pauses_are_told(self, sim: SimNode, station: Station) -> None:
+        """A container that it gives nothing back to for now says so in `status` and `explain`."""
+        scope = sim.scope(hook_rules=[GPU0])
+        post = await station(sim)
+        await post.becomes(scope, State.PROTECTED)
+        post.of(scope).backoff.until = time.monotonic() + 3600.0
+        scope.write_rules([GPU0], verb="deny")
+        await post.becomes(scope, State.LOST)
+        async with desk(sim, post):
+            (container,) = (await once.look(settings(sim))).containers
+            explained = (await once.explain(settings(sim), scope.name)).container
+        for found in (container, explained):
+            assert found.state is State.LOST
+            assert "repairs are paused until " in (found.reason or "")
 
     async def test_they_make_up_for_a_bad_file(self, sim: SimNode, station: Station) -> None:
         """With a bad file commands work as long as a daemon has good settings, and tell; without one they refuse."""
