@@ -8,9 +8,8 @@ from collections.abc import Iterator
 from gpuguard.cli import status, table
 from gpuguard.cli.settings import load
 from gpuguard.errors import GpuguardError
-from gpuguard.model.container_name import short_id
 from gpuguard.model.state import State
-from gpuguard.model.status import ContainerStatus, NodeStatus
+from gpuguard.model.status import NodeStatus
 
 OK, WARNING, CRITICAL, UNKNOWN = range(4)
 _WORDS = ("OK", "WARNING", "CRITICAL", "UNKNOWN")
@@ -23,8 +22,6 @@ _CODES = {
 }
 # An outage that is known comes first; one that cannot be ruled out is worse than one that may come.
 _PRECEDENCE = (CRITICAL, UNKNOWN, WARNING, OK)
-# Monitoring systems cut a long line; what it has then lost is the performance data.
-_LONGEST_NAME = 64
 
 
 def run(args: argparse.Namespace) -> int:
@@ -41,7 +38,7 @@ def run(args: argparse.Namespace) -> int:
 
 def verdict(node: NodeStatus) -> tuple[int, str]:
     """Return exit code and line, e.g. "GPUGUARD OK - 3 protected | protected=3 at_risk=0 …"."""
-    names = {state: [_name(c) for c in node.containers if c.state is state] for state in State}
+    names = {state: [status.brief_name(c) for c in node.containers if c.state is state] for state in State}
     remarks = list(_remarks(node))
     codes = {_CODES.get(state, OK) for state in State if names[state]} | {code for code, _ in remarks}
     code = next((code for code in _PRECEDENCE if code in codes), OK)
@@ -50,11 +47,6 @@ def verdict(node: NodeStatus) -> tuple[int, str]:
     text += "".join(f" ({remark})" for _, remark in remarks)
     figures = " ".join(f"{state.name.lower()}={len(names[state])}" for state in reversed(State))
     return code, f"{_line(code, text)} | {figures}"
-
-
-def _name(container: ContainerStatus) -> str:
-    name = status.display_name(container)
-    return name if len(name) <= _LONGEST_NAME else short_id(container.id)
 
 
 def _remarks(node: NodeStatus) -> Iterator[tuple[int, str]]:

@@ -8,6 +8,7 @@ import json
 import shutil
 import sys
 from collections.abc import Iterable, Iterator
+from itertools import groupby
 from typing import Optional
 
 from gpuguard.cli import colour, status, table
@@ -19,6 +20,9 @@ from gpuguard.model.status import unmanaged
 from gpuguard.report.phrases import Phrases
 
 _COLOURS = {Gravity.FINE: colour.GREEN, Gravity.ADVICE: colour.YELLOW, Gravity.BROKEN: colour.RED}
+
+# What is wrong with node and guard comes first; of the containers that are not well there may be hundreds.
+_MOST_TOLD = 16
 
 
 def run(args: argparse.Namespace) -> int:
@@ -133,8 +137,15 @@ def _findings(seen: Examination, *, colours: bool) -> Iterator[str]:
     found = findings(seen)
     if not found:
         yield paint("Nothing: all is well.", _COLOURS[Gravity.FINE]) if colours else "Nothing: all is well."
-    for one in found:
-        word = one.gravity.name.lower()
-        text = " ".join(table.printable(line.strip()) for line in one.text.splitlines())
-        yield f"{paint(word, _COLOURS[one.gravity]) if colours else word}: {text}"
-        yield f"  {table.printable(one.advice)}"
+    for gravity, alike in groupby(found, lambda one: one.gravity):
+        several = list(alike)
+        word = gravity.name.lower()
+        head = paint(word, _COLOURS[gravity]) if colours else word
+        for one in several[:_MOST_TOLD]:
+            text = " ".join(table.printable(line.strip()) for line in one.text.splitlines())
+            yield f"{head}: {text}"
+            yield f"  {table.printable(one.advice)}"
+        more = len(several) - _MOST_TOLD
+        if more > 0:
+            yield f"{head}: {more} more"
+            yield "  `gpuguard status` shows every container, `gpuguard doctor --json` every finding."

@@ -56,7 +56,7 @@ def people(report: RepairReport, *, width: Optional[int] = None, colours: bool =
 def _gravity(repair: Repair) -> tuple[object, ...]:
     """Return the key of the order: what is left to do comes first, the worst before all."""
     states = status.ORDER.index(repair.after), status.ORDER.index(repair.before)
-    return repair.settled, *states, repair.full_name, repair.id
+    return repair.settled, *states, status.natural(repair.full_name), repair.id
 
 
 def _called(repair: Repair) -> str:

@@ -24,6 +24,8 @@ from gpuguard.model.status import ContainerStatus, DeviceStatus, NodeStatus, unm
 
 _WATCH_SECONDS = 2
 _MOST_NAMES = 5
+# Monitoring systems cut a long line; what it has then lost is the performance data.
+_LONGEST_NAME = 64
 _CLEAR_SCREEN = "\x1b[H\x1b[2J"
 _STOPPED = """\
 The daemon is not running, so nobody gives back what gets lost: `systemctl start gpuguard`
@@ -105,7 +107,7 @@ def document(node: NodeStatus) -> dict[str, object]:
 def people(node: NodeStatus, *, width: Optional[int] = None, colours: bool = False, everything: bool = False) -> str:
     """Return the text for people; `everything` includes the containers that have no device filter."""
     shown = [c for c in node.containers if everything or c.state is not State.UNRESTRICTED]
-    shown.sort(key=lambda c: (ORDER.index(c.state), display_name(c), c.id))
+    shown.sort(key=lambda c: (ORDER.index(c.state), natural(display_name(c)), c.id))
     systemd = "systemd does not answer" if node.systemd is None else f"systemd {node.systemd}"
     lines = [f"cgroup {node.cgroup}, {systemd}, mode {node.mode}, daemon {node.daemon}"]
     if shown:
@@ -142,6 +144,12 @@ def summary(node: NodeStatus) -> str:
 def display_name(container: ContainerStatus) -> str:
     """Return what people call the container: namespace/pod/name, its name, or its id."""
     return container.full_name or short_id(container.id)
+
+
+def brief_name(container: ContainerStatus) -> str:
+    """Return the same for a line that has several; a very long name gives way to the id."""
+    name = display_name(container)
+    return name if len(name) <= _LONGEST_NAME else short_id(container.id)
 
 
 def state_cell(state: State) -> Cell:
@@ -210,7 +218,7 @@ def _remarks(containers: list[ContainerStatus]) -> list[str]:
     names: dict[str, list[str]] = {}
     for container in containers:
         for remark in _about(container):
-            names.setdefault(remark, []).append(display_name(container))
+            names.setdefault(remark, []).append(brief_name(container))
     remarks = [table.printable(f"{named(those)}: {remark}") for remark, those in names.items()]
     remarks += map(table.printable, unmanaged(containers))
     return [*remarks, ""] if remarks else []
@@ -230,6 +238,11 @@ def named(names: list[str]) -> str:
     """Return the names in one line, of many the first: "a, b, c, d, e and 4 more"."""
     more = len(names) - _MOST_NAMES
     return ", ".join(names[:_MOST_NAMES]) + (f" and {more} more" if more > 0 else "")
+
+
+def natural(name: str) -> list[object]:
+    """Return the key by which people sort names: train-9 before train-10."""
+    return [int(part) if at % 2 else part for at, part in enumerate(re.split("([0-9]{1,18})", name))]
 
 
 def in_short(reason: str, cgroup: str) -> str:

@@ -113,6 +113,19 @@ class TestPeople:
                 coloured = coloured.replace(f"\x1b[{code}m", "")
             assert coloured == plain
 
+    def test_hundreds_of_containers_do_not_hide_the_rest(self) -> None:
+        """What is wrong with node and guard is told; of the containers some, and where the others are found."""
+        lost = (container(State.LOST, f"job{n}") for n in range(200))
+        at_risk = (container(State.AT_RISK, f"web{n}") for n in range(200))
+        text = people(examined(*lost, *at_risk, daemon="stopped", systemd=None))
+        shown = [line.strip() for line in text.partition("What to do:\n")[2].splitlines()]
+        assert len(shown) == 68
+        assert shown[0].startswith("broken: systemd does not answer")
+        assert shown[32] == "broken: 185 more"
+        assert "`gpuguard status`" in shown[33]
+        assert shown[34].startswith("advice: the daemon is stopped")
+        assert shown[66] == "advice: 185 more"
+
 
 class TestJson:
     """The document."""

@@ -103,6 +103,13 @@ def test_reason_and_excess_are_told_below_the_table() -> None:
     assert "\nml/train-0/main: may also use what it was never given: c 195:3 rw\n" in text
 
 
+def test_names_with_numbers_are_in_their_order() -> None:
+    """Replicas are sorted as people count them; a name that is no number, or is missing, is no obstacle."""
+    names = ["train-9", "train-10", "train-10-a", "train-x", None, "7", "²"]
+    rows = people(node(*(container(name, State.LOST) for name in reversed(names)))).splitlines()[3:10]
+    assert [row.split()[1] for row in rows] == ["7", "-", "train-9", "train-10", "train-10-a", "train-x", "²"]
+
+
 def test_one_reason_of_many_is_told_once() -> None:
     """Two hundred containers for which the same holds have one line below the table, with some of their names."""
     several = [replace(container(f"job{n}", State.AT_RISK), reason="no spelling") for n in range(7)]
