@@ -89,5 +89,5 @@ def test_no_name_is_lost(names: list[str], width: int) -> None:
     """Whatever the width, each name is there once, in order, and no line but that of a name alone is too wide."""
     shown = lines(width, *names)
     words = [word for line in shown for word in line.split() if word.startswith(":")]
-    assert words == [name for name in names]
+    assert words == names
     assert all(len(line) <= max(width, 45) or line.startswith("  ") for line in shown)
