@@ -26,6 +26,8 @@ from gpuguard.report.metrics import Metrics
 _MICROSECONDS = 1_000_000
 # Of control groups that are named in one entry.
 _MOST_GROUPS = 15
+# What observe mode would have done.
+_GIVEN_BACK, _DECLARED = "given back", "declared to systemd"
 
 
 @dataclass
@@ -121,16 +123,12 @@ class Recorder:
         """Tell what observe mode did not do."""
         self._tell_loss(scope)
         told = self._of(scope)
-        if scope.plan == told.plan:
+        deed, rules = _GIVEN_BACK if owed(scope) else _DECLARED, frozenset(meant(scope))
+        known = told.observed.get(deed)
+        if known is not None and rules <= known:
             return
-        told.plan = scope.plan
-        emit(
-            self.log,
-            KINDS.observed,
-            **who(scope),
-            deed="given back" if owed(scope) else "declared to systemd",
-            devices=self._names(meant(scope)),
-        )
+        told.observed[deed] = rules | (known or frozenset())
+        emit(self.log, KINDS.observed, **who(scope), deed=deed, devices=self._names(rules))
 
     def refused(self, scope: Scope) -> None:
         """Tell that the back-off forbids a repair: what is given back is taken away again and again.
@@ -161,8 +159,9 @@ class Recorder:
         self._tell_loss(scope)
         if told.outage is not None and scope.outage is None:  # it ended between two guards
             self.healed(scope, replace(told.outage, since=None), now)
-        if not scope.plan:
-            told.plan = None
+        for deed, over in ((_GIVEN_BACK, scope.outage is None), (_DECLARED, scope.state is State.PROTECTED)):
+            if over:
+                told.observed.pop(deed, None)
         if told.fighting and scope.backoff.may_repair(now):
             told.fighting = False
             emit(self.log, KINDS.fight_over, **who(scope))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Optional
 
 from gpuguard.guard.scope import Outage, Scope
@@ -13,14 +13,17 @@ from gpuguard.model.state import State
 
 @dataclass
 class Told:
-    """What was said of a scope, so that it is not said again."""
+    """What was said of a scope, so that it is not said again.
+
+    `observed` are the deeds that observe mode did not do, and of what, since the last moment without need of them.
+    """
 
     found: bool = False
     state: Optional[State] = None
     reason: Optional[str] = None
     excess: frozenset[Rule] = frozenset()
     error: Optional[str] = None
-    plan: object = None
+    observed: dict[str, frozenset[Rule]] = field(default_factory=dict)
     outage: Optional[Outage] = None
     declared: tuple[Rule, ...] = ()
     fighting: bool = False

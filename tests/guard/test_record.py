@@ -319,25 +319,47 @@ class TestStates:
 class TestRestraint:
     """What was not done."""
 
-    def test_observe_mode_tells_each_plan_once(self, told: Told) -> None:
-        """What observe mode would have done is told once, and again after the plan was void or another one."""
+    def test_observe_mode_tells_each_deed_once(self, told: Told) -> None:
+        """However the plan for a loss changes: what systemd knows is heard later, and a list may be unreadable."""
         it = a_scope(Verdict(State.LOST, lost=rules(GPU0)), outage=Outage(99.0, rules(GPU0), BY_RELOAD))
-        writes, nothing = written(GPU0), Plan()
-        for plan in (writes, writes, nothing, writes):
+        writes, entries = written(GPU0), declaration("/dev/char/195:0 rw").entries
+        for plan in (writes, writes, replace(writes, declare=entries), Plan(), replace(writes, look_again=True)):
             it.plan = plan
             if plan:
                 told.recorder.observed(it)
             told.recorder.judged(it, 100.0)
-        assert told.kinds() == ["lost", "observed", "found", "observed"]
+        assert told.kinds() == ["lost", "observed", "found"]
         assert "would have given back /dev/nvidia0" in told.log[1]["event"]
         assert told.value("gpuguard_repairs_total") == 0
 
-    def test_observe_mode_tells_what_it_would_have_declared(self, told: Told) -> None:
-        """A declaration that was not made is told as one."""
-        it = a_scope(AT_RISK)
-        it.plan = Plan(declare=declaration("/dev/char/195:0 rw").entries)
+    def test_observe_mode_tells_what_is_new(self, told: Told) -> None:
+        """One more device that is lost, and the next loss, are other deeds."""
+        it = a_scope(Verdict(State.LOST, lost=rules(GPU0)), outage=Outage(99.0, rules(GPU0), BY_RELOAD))
+        for lines in ((GPU0,), (GPU0, GPU1), (GPU1,)):
+            it.plan = written(*lines)
+            told.recorder.observed(it)
+        assert told.kinds() == ["lost", "observed", "observed"]
+        it.outage, it.plan, it.verdict = None, Plan(), PROTECTED
+        told.recorder.judged(it, 101.0)
+        it.outage, it.plan = Outage(102.0, rules(GPU0), BY_RELOAD), written(GPU0)
         told.recorder.observed(it)
+        assert told.kinds()[-1] == "observed"
+
+    def test_observe_mode_tells_what_it_would_have_declared(self, told: Told) -> None:
+        """A declaration that was not made is told as one; after a loss, and its end, not again."""
+        it = a_scope(AT_RISK)
+        at_risk, lost = Plan(declare=declaration("/dev/char/195:0 rw").entries), written(GPU0)
+        for plan in (at_risk, lost, at_risk):
+            it.plan, it.outage = plan, Outage(99.0, rules(GPU0), BY_RELOAD) if plan is lost else None
+            told.recorder.observed(it)
+            told.recorder.judged(it, 100.0)
         assert "would have declared to systemd /dev/nvidia0" in told.log[0]["event"]
+        assert told.kinds().count("observed") == 2
+        it.verdict, it.plan = PROTECTED, Plan()
+        told.recorder.judged(it, 101.0)
+        it.verdict, it.plan = AT_RISK, at_risk
+        told.recorder.observed(it)
+        assert told.kinds().count("observed") == 3
 
     @pytest.mark.invariant(8)
     def test_a_fight_is_told_once_and_counted_each_time(self, told: Told) -> None:
