@@ -28,17 +28,30 @@ class Missing:
         return bool(self.every_line)
 
 
-# systemd writes some 13 rules one by one, for each kind of container on the node: that many lists are ever seen.
-@lru_cache(maxsize=1024)
+# Bytes: some 250 rules, where a container has 20. Of longer lists few are kept: each may take half a megabyte, and who
+# adds one rule after the other makes thousands of them.
+_LONG = 4096
+_KEPT = 4
+
+
 def missing(text: bytes, undeclared: frozenset[Rule], declared: frozenset[Rule]) -> Missing:
     """Compare a list with what should be there. Raises CgroupUnreadableError.
 
     Quickest with the same sets each time: see same().
     """
+    return (_missing if len(text) < _LONG else _missing_in_long)(text, undeclared, declared)
+
+
+def _compared(text: bytes, undeclared: frozenset[Rule], declared: frozenset[Rule]) -> Missing:
     rules = parse(text)
     at_once, later = rules.missing(undeclared), rules.missing(declared)
     lines = _lines(at_once)
     return Missing(at_once, later, lines, lines + _lines(later))
+
+
+# systemd writes some 13 rules one by one, for each kind of container on the node: that many lists are ever seen.
+_missing = lru_cache(maxsize=1024)(_compared)
+_missing_in_long = lru_cache(maxsize=_KEPT)(_compared)
 
 
 @lru_cache(maxsize=256)
@@ -47,13 +60,20 @@ def same(rules: frozenset[Rule]) -> frozenset[Rule]:
     return rules
 
 
-@lru_cache(maxsize=256)
 def parse(text: bytes) -> RuleSet:
     """Read a devices.list. Raises CgroupUnreadableError."""
+    return (_parse if len(text) < _LONG else _parse_long)(text)
+
+
+def _parsed(text: bytes) -> RuleSet:
     try:
         return RuleSet.parse(text.decode("ascii"))
     except (RuleError, UnicodeDecodeError) as error:
         raise CgroupUnreadableError(f"devices.list makes no sense: {error}") from error
+
+
+_parse = lru_cache(maxsize=256)(_parsed)
+_parse_long = lru_cache(maxsize=_KEPT)(_parsed)
 
 
 def known(text: Optional[bytes]) -> Optional[RuleSet]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tracemalloc
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -48,3 +50,18 @@ def test_a_group_without_a_filter() -> None:
 def test_equal_sets_are_one(rules: frozenset[Rule]) -> None:
     """So that they are told apart at a glance."""
     assert same(rules) is same(frozenset(set(rules)))
+
+
+@pytest.mark.invariant(10)
+def test_long_lists_are_not_kept() -> None:
+    """Somebody may add one rule after the other to a list, up to thousands of them."""
+    wanted = same(frozenset({Rule.parse("c 195:0 rw")}))
+    tracemalloc.start()
+    try:
+        for most in range(700, 760):
+            text = b"".join(b"c 240:%d rw\n" % minor for minor in range(most))
+            assert missing(text, wanted, frozenset()).at_once == wanted
+        kept, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert kept < 2_000_000
