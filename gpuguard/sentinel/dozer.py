@@ -28,10 +28,11 @@ ASKED = b"?"
 def start(group: Fanotify, other: Iterable[int]) -> socket.socket:
     """Start it, and return where the events of a group with handles come from then; it ends when that is closed.
 
-    `other` are descriptors that are not for it: the daemon must see the sentinel's end. Raises OSError.
+    Where there may be no more processes it is as if it had been killed at once. `other` are descriptors that are not
+    for it: the daemon must see the sentinel's end. Raises OSError.
     """
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    if os.fork():
+    if not _child():
         theirs.close()
         return ours
     try:
@@ -44,6 +45,14 @@ def start(group: Fanotify, other: Iterable[int]) -> socket.socket:
         _doze(group.fileno(), theirs)
     finally:
         os._exit(0)
+
+
+def _child() -> bool:
+    """Make a child, and return whether this is it."""
+    try:
+        return os.fork() == 0
+    except OSError:  # pids.max of its control group, for one
+        return False
 
 
 def _doze(group: int, out: socket.socket) -> NoReturn:

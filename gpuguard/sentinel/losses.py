@@ -83,8 +83,8 @@ class Losses:
         """Let go of a scope; what is not told of it yet is told as it stands."""
         if not scope.closed:
             self._scopes.drop(scope)
-            happenings, scope.open = scope.open, []
-            self._over(happenings)
+        happenings, scope.open = scope.open, []
+        self._over(happenings)
 
     def _open(self, happening: Happening) -> None:
         """Have a second look taken."""

@@ -43,6 +43,8 @@ class Watching:
             self._sighted(watched.control_group)
             return  # the daemon finds that out by itself
         except (CgroupUnreadableError, FanotifyError) as error:
+            if scope is not None:
+                self._losses.drop(scope)
             self._blind(watched, str(error))
             return
         self._sighted(watched.control_group)
@@ -65,6 +67,8 @@ class Watching:
 
     def rest(self, scope: Scope) -> None:
         """Stop listening for a while: whoever writes so often must not have a processor for himself."""
+        if scope.closed:
+            return
         self._scopes.rest(scope)
         self._link.send(Overflow())
         self._timers.after(_REST, lambda: self._resume(scope))
@@ -75,6 +79,7 @@ class Watching:
         try:
             self._scopes.listen(scope)
         except FanotifyError as error:
+            self._losses.drop(scope)
             self._blind(scope.watched, str(error))
             return
         self._losses.heal_unheard(scope)

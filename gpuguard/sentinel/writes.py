@@ -10,6 +10,7 @@ from typing import NoReturn, Optional
 
 from gpuguard.errors import FanotifyError
 from gpuguard.kernel.fanotify import AT_ONCE
+from gpuguard.model.process import INIT
 from gpuguard.model.write import Watched
 from gpuguard.sentinel import dozer
 from gpuguard.sentinel.hearing import Hearing
@@ -25,8 +26,9 @@ from gpuguard.sentinel.wire import Blind, Forget, Ping, Pong, ToSentinel
 
 # Seconds that an answer may wait for quiet.
 _PATIENCE = 0.2
-# Things done between two looks at what the daemon says.
+# Things done between two looks at what the daemon says, and seconds after which it is heard, whatever else there is.
 _STEPS = 32
+_ROUND = 0.1
 
 
 def run(link: Link, settings: Settings) -> NoReturn:
@@ -63,12 +65,15 @@ class Writes:
         self._hearing = Hearing(self._scopes, self._watching, self._losses, self._teller, self._timers)
         self._pings: list[tuple[float, int]] = []
         self._asked = 0  # the dozer, for what it holds
+        self._round_ends = float("inf")
         self._dozer = dozer.start(self._scopes.calm, [link.fileno()])
         self._dozer.setblocking(False)  # noqa: FBT003 - its only argument
         denies = self._scopes.denies
         self._reflexes = answerer(denies.fileno(), self._scopes.by_key) if denies.handles else _none
-        self._poll, self._urgent = select.poll(), select.poll()
+        self._poll, self._urgent, self._unread = select.poll(), select.poll(), select.poll()
         self._urgent.register(denies, select.POLLIN)
+        for each in (denies, self._scopes.allows):
+            self._unread.register(each, select.POLLIN)
 
     def run(self) -> NoReturn:
         """Go round for ever. Raises DaemonGoneError."""
@@ -92,6 +97,7 @@ class Writes:
                 ready = poll.poll(self._patience())
                 if ready:  # whatever it is: this is what cannot wait
                     self._understand(reflexes())
+            self._round_ends = time.monotonic() + _ROUND
             self._attend()
             for fd, _ in ready:
                 on.get(fd, self._attend)()
@@ -115,8 +121,8 @@ class Writes:
         return max(0.0, 1e3 * (min(times) - time.monotonic())) if times else None
 
     def _attend(self) -> None:
-        """Do what cannot wait: heal, and look again where it is time."""
-        while self._urgent.poll(0):
+        """Do what cannot wait: heal, and look again where it is time. Somebody may deny without end."""
+        while self._urgent.poll(0) and time.monotonic() < self._round_ends:
             self._understand(self._reflexes())
         self._timers.run()
 
@@ -129,7 +135,8 @@ class Writes:
             if event is None:
                 self._watching.look_at_all()
             else:
-                self._hearing.denied(*event, done.pop(event[0], None))
+                key, pid = event
+                self._hearing.denied(key, pid, done.pop(key, None) if pid == INIT else None)
 
     def _read_allows(self) -> None:
         for event in self._scopes.allows.read():
@@ -148,6 +155,8 @@ class Writes:
             events = self._dozer.recv(AT_ONCE)
         except BlockingIOError:
             return
+        except ConnectionResetError:  # it was killed before it had read what it was asked (unix(7))
+            events = b""
         if events == dozer.ASKED:
             self._asked -= 1
         elif events:
@@ -172,7 +181,7 @@ class Writes:
     def _tell(self) -> None:
         """Find out who wrote and tell of it, for as long as nothing else is to be done."""
         for _ in range(_STEPS):
-            if not self._teller.busy or self._calm:
+            if not self._teller.busy or self._calm or time.monotonic() > self._round_ends:
                 break
             self._teller.step()
             self._attend()
@@ -199,7 +208,12 @@ class Writes:
 
     def _answer(self) -> None:
         """Answer where nothing is left to do, or it has taken too long."""
-        waits = self._asked > 0 or self._teller.busy or any(scope.open or scope.settling for scope in self._scopes)
+        waits = (
+            self._asked > 0
+            or self._teller.busy
+            or any(scope.open or scope.settling for scope in self._scopes)
+            or bool(self._unread.poll(0))
+        )
         now = time.monotonic()
         due = [ping for ping in self._pings if not waits or ping[0] <= now]
         self._pings = [ping for ping in self._pings if ping not in due]

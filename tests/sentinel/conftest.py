@@ -10,6 +10,7 @@ from tests.kernel.groups import Groups, kernel_groups
 from tests.lab.node import Node
 from tests.lab.scope import Scope
 from tests.sentinel.driven import GPU, Driven, driven, give
+from tests.sentinel.inside import Inside, inside
 
 
 @pytest.fixture
@@ -33,3 +34,10 @@ def sentinel(node_v1: Node) -> Iterator[Driven]:
     """Return a sentinel."""
     with driven(node_v1) as started:
         yield started
+
+
+@pytest.fixture
+def loop(kernel: Groups, monkeypatch: pytest.MonkeyPatch) -> Iterator[Inside]:
+    """Return the sentinel's loop, in this process."""
+    with inside(kernel, monkeypatch) as made:
+        yield made

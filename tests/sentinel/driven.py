@@ -8,6 +8,7 @@ import subprocess
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 
 from gpuguard.model.rule import Rule
 from gpuguard.model.ruleset import RuleSet
@@ -16,9 +17,10 @@ from gpuguard.sentinel.command import command
 from gpuguard.sentinel.wire import Message, Ping, Pong, decode, encode
 from tests.lab.node import Node
 from tests.lab.poll import until
-from tests.lab.scope import Scope
+from tests.lab.scope import BASICS, Scope
 
 GPU = ("c 195:0 rw", "c 195:255 rw")
+DECLARED = (*BASICS, "/dev/char/195:0 rw", "/dev/char/195:255 rw")
 _PATIENCE = 10.0
 
 
@@ -137,3 +139,29 @@ def until_whole(scope: Scope, *lines: str, seconds: float = 5.0) -> float:
     began = time.monotonic()
     until(lambda: not listed(scope).missing(rules(*lines)), seconds, f"{lines} in {scope.name}")
     return time.monotonic() - began
+
+
+def shell(scope: Scope, text: str, prefix: tuple[str, ...] = ()) -> None:
+    """Run a shell in the node; in its text $D is the scope's directory. It lives on for a moment, as an admin's."""
+    scope.node.run([*prefix, "sh", "-c", f"D=/sys/fs/cgroup/devices{group(scope)}; {text}; sleep 0.1"])
+
+
+def one(writes: list[Write], *, denied: bool = True) -> Write:
+    """Return the only write of this kind."""
+    (found,) = [write for write in writes if write.denied is denied]
+    return found
+
+
+def inner(sentinel: Driven) -> int:
+    """Return the sentinel's number outside the node."""
+    launcher = sentinel.process.pid
+    text = Path(f"/proc/{launcher}/task/{launcher}/children").read_text(encoding="ascii")
+    return int(text.split()[0])
+
+
+def held(sentinel: Driven) -> tuple[int, int]:
+    """Return how many files of scopes it has open, and how many marks it has set."""
+    process = Path(f"/proc/{inner(sentinel)}")
+    links = [(fd.name, str(fd.readlink())) for fd in (process / "fd").iterdir()]
+    infos = [(process / "fdinfo" / fd).read_text(encoding="ascii") for fd, to in links if "fanotify" in to]
+    return sum("/devices." in to for _, to in links), sum(info.count("fanotify ino:") for info in infos)

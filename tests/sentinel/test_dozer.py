@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NoReturn, cast
 
 import pytest
 
+from gpuguard.kernel.fanotify import Fanotify
 from gpuguard.model.write import Watched
+from gpuguard.sentinel.dozer import start
 from tests.kernel.groups import Groups
 from tests.lab.poll import until
 from tests.lab.process import children
@@ -71,6 +75,28 @@ def test_is_done_without_when_it_is_gone(here: Driven, kernel: Groups) -> None:
     time.sleep(0.1)
     deny_all(kernel)
     until(lambda: kernel.lines(kernel.scope) == [GPU], 5, "the device to be back")
+
+
+def test_its_end_before_it_has_read_what_it_was_asked(here: Driven, kernel: Groups) -> None:
+    """That is one as well, and does not end the sentinel."""
+    pid = dozer(here)
+    os.kill(pid, signal.SIGSTOP)
+    here.caught_up()
+    os.kill(pid, signal.SIGKILL)
+    until(lambda: _zombie(pid), 5, "its end")
+    deny_all(kernel)
+    until(lambda: kernel.lines(kernel.scope) == [GPU], 5, "the device to be back")
+
+
+def test_where_there_may_be_no_more_processes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is as if it had been killed."""
+
+    def refuse() -> NoReturn:
+        raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+
+    monkeypatch.setattr(os, "fork", refuse)
+    with start(cast("Fanotify", None), ()) as end:
+        assert end.recv(10) == b""
 
 
 def _zombie(pid: int) -> bool:

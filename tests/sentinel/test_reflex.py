@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import os
-import struct
 from collections.abc import Iterator
 
 import pytest
 
 from gpuguard.kernel.device_files import OpenHierarchy
-from gpuguard.kernel.fanotify import EVENT, HANDLE_AT, Fanotify
+from gpuguard.kernel.fanotify import HANDLE_AT, Fanotify
 from gpuguard.model.backoff import Backoff
 from gpuguard.model.write import Watched
 from gpuguard.sentinel.reflex import Answered, answerer
 from gpuguard.sentinel.scope import Scope
 from tests.kernel.groups import Groups
 from tests.model.looks import rules
+from tests.sentinel.inside import event
 
 GPU0, GPU1, NULL = "c 195:0 rw", "c 195:1 rw", "c 1:3 rwm"
 KEY = b"\x08\0\0\0\xfe\0\0\0\x07\0\0\0\0\0\0\0"
@@ -47,13 +47,6 @@ def answer(queue: tuple[int, int], scope: Scope) -> Answered:
     return answerer(queue[0], {KEY: scope})()
 
 
-def event(pid: int, key: bytes = KEY) -> bytes:
-    """Return an event as the kernel makes it."""
-    length = HANDLE_AT + len(key)
-    head = EVENT.pack(length, 3, 0, EVENT.size, 2, -1, pid)
-    return head + struct.pack("=BBHQ", 1, 0, length - EVENT.size, 0) + key
-
-
 def test_the_form_of_an_event(kernel: Groups) -> None:
     """The kernel's own are read alike."""
     kernel.make(kernel.scope)
@@ -71,9 +64,9 @@ def test_the_form_of_an_event(kernel: Groups) -> None:
 def test_what_systemd_took_is_there_again(kernel: Groups, scope: Scope, queue: tuple[int, int]) -> None:
     """What it writes itself is not written for it."""
     kernel.deny(kernel.scope, "a")
-    os.write(queue[1], event(1))
+    os.write(queue[1], event(1, KEY))
     events, done = answer(queue, scope)
-    assert (events, list(done)) == ([event(1)], [KEY])
+    assert (events, list(done)) == ([event(1, KEY)], [KEY])
     assert kernel.lines(kernel.scope) == [GPU0]
     assert done[KEY].found == b""
     assert done[KEY].written_at >= done[KEY].at
@@ -83,23 +76,23 @@ def test_what_systemd_took_is_there_again(kernel: Groups, scope: Scope, queue: t
 def test_a_list_that_is_as_it_was_is_not_written(kernel: Groups, scope: Scope, queue: tuple[int, int]) -> None:
     """Some programs empty a file before they write it."""
     before = kernel.lines(kernel.scope)
-    os.write(queue[1], event(1))
-    assert answer(queue, scope) == ([event(1)], {})
+    os.write(queue[1], event(1, KEY))
+    assert answer(queue, scope) == ([event(1, KEY)], {})
     assert kernel.lines(kernel.scope) == before
 
 
 def test_others_are_understood_first(kernel: Groups, scope: Scope, queue: tuple[int, int]) -> None:
     """An administrator may mean it; what is not watched is nobody's."""
     kernel.deny(kernel.scope, "a")
-    os.write(queue[1], event(77) + event(1, KEY[:-1] + b"\x01"))
-    assert answer(queue, scope) == ([event(77) + event(1, KEY[:-1] + b"\x01")], {})
+    os.write(queue[1], event(77, KEY) + event(1, KEY[:-1] + b"\x01"))
+    assert answer(queue, scope) == ([event(77, KEY) + event(1, KEY[:-1] + b"\x01")], {})
     assert kernel.lines(kernel.scope) == []
 
 
 def test_several_at_once(kernel: Groups, scope: Scope, queue: tuple[int, int]) -> None:
     """Each event of one reading is answered; a queue that is empty is no error."""
     kernel.deny(kernel.scope, "a")
-    os.write(queue[1], event(77) + event(1))
+    os.write(queue[1], event(77, KEY) + event(1, KEY))
     assert list(answer(queue, scope)[1]) == [KEY]
     assert answer(queue, scope) == ([], {})
 
@@ -107,5 +100,5 @@ def test_several_at_once(kernel: Groups, scope: Scope, queue: tuple[int, int]) -
 def test_a_scope_that_is_gone(kernel: Groups, scope: Scope, queue: tuple[int, int]) -> None:
     """It is left to whoever goes through the events."""
     kernel.path(kernel.scope).rmdir()
-    os.write(queue[1], event(1))
-    assert answer(queue, scope) == ([event(1)], {})
+    os.write(queue[1], event(1, KEY))
+    assert answer(queue, scope) == ([event(1, KEY)], {})
