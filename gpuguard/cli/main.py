@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import io
 import os
 import sys
 from collections.abc import Sequence
@@ -17,6 +18,8 @@ from typing import NoReturn, Optional
 from gpuguard import __version__
 from gpuguard.cli import codes
 from gpuguard.errors import ConfigError, GpuguardError, NotFoundError
+
+_CODES = ((ConfigError, codes.CONFIG), (NotFoundError, codes.NOT_FOUND))
 
 
 class _Parser(argparse.ArgumentParser):
@@ -29,26 +32,56 @@ class _Parser(argparse.ArgumentParser):
 
 def main(argv: Optional[Sequence[str]] = None) -> int:
     """Run one command and return its exit code. Expected errors become one line on stderr."""
-    args = _parser().parse_args(argv)
+    _make_streams_usable()
     try:
-        code: int = importlib.import_module(f"gpuguard.cli.{args.module}").run(args)
-        sys.stdout.flush()
-    except ConfigError as error:
-        print(f"gpuguard: {error}", file=sys.stderr)
-        return codes.CONFIG
-    except NotFoundError as error:
-        print(f"gpuguard: {error}", file=sys.stderr)
-        return codes.NOT_FOUND
+        return _run(argv)
     except GpuguardError as error:
         print(f"gpuguard: {error}", file=sys.stderr)
-        return codes.FAILED
-    except BrokenPipeError:
-        # The reader has seen enough. What is still in the buffer must not fail again at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return next((code for kind, code in _CODES if isinstance(error, kind)), codes.FAILED)
+    except BrokenPipeError:  # the reader has seen enough
+        _drop_output()
         return codes.BROKEN_PIPE
+    except OSError as error:
+        if _writable():
+            raise
+        _drop_output()
+        print(f"gpuguard: cannot write what there is to tell: {error.strerror}", file=sys.stderr)
+        return codes.OUTPUT
     except KeyboardInterrupt:
         return codes.INTERRUPTED
+
+
+def _run(argv: Optional[Sequence[str]]) -> int:
+    try:
+        args = _parser().parse_args(argv)
+        code: int = importlib.import_module(f"gpuguard.cli.{args.module}").run(args)
+    finally:
+        sys.stdout.flush()  # also of --help, which leaves by SystemExit
     return code
+
+
+def _make_streams_usable() -> None:
+    """Let a name that the locale cannot spell, or a stream that the caller has closed, be no reason to fail."""
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if stream is None:  # print() would write to the other one
+            setattr(sys, name, Path(os.devnull).open("w", encoding="utf-8"))  # noqa: SIM115 - until the end
+        elif isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")
+
+
+def _writable() -> bool:
+    """Whether what is still in the buffer can be written: else that is what went wrong."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        return False
+    return True
+
+
+def _drop_output() -> None:
+    """Have what is still in the buffer not fail again at exit."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -6,7 +6,9 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Optional
 
 import pytest
 
@@ -16,11 +18,10 @@ SRC = Path(gpuguard.__file__).parent.parent
 ENV = {**os.environ, "PYTHONPATH": str(SRC)}
 
 
-def gpuguard_command(*args: str) -> subprocess.CompletedProcess[str]:
-    """Run `gpuguard` as a program of its own."""
-    return subprocess.run(
-        [sys.executable, "-m", "gpuguard", *args], env=ENV, capture_output=True, text=True, check=False, timeout=60
-    )
+def gpuguard_command(*args: str, env: Optional[Mapping[str, str]] = None) -> subprocess.CompletedProcess[str]:
+    """Run `gpuguard` as a program of its own, with this in its environment as well."""
+    argv, whole = [sys.executable, "-m", "gpuguard", *args], {**ENV, **(env or {})}
+    return subprocess.run(argv, env=whole, capture_output=True, text=True, check=False, timeout=60)
 
 
 @pytest.fixture
@@ -106,17 +107,51 @@ def test_config_show_is_a_configuration(tmp_path: Path) -> None:
     assert gpuguard_command("config", "show", "--config", str(file)).stdout == first.stdout
 
 
-def test_a_reader_that_goes_away_is_no_crash() -> None:
+@pytest.mark.parametrize("command", [("config", "show"), ("--help",), ("check", "--help")])
+def test_a_reader_that_goes_away_is_no_crash(command: tuple[str, ...]) -> None:
     """`gpuguard … | head` ends quietly, with the exit code of a SIGPIPE."""
     reading, writing = os.pipe()
     os.close(reading)
     with os.fdopen(writing, "w") as closed:
         done = subprocess.run(
-            [sys.executable, "-m", "gpuguard", "config", "show"],
-            env=ENV,
+            [sys.executable, "-m", "gpuguard", *command],
+            env={**ENV, "PYTHONUNBUFFERED": ""},  # with it argparse itself hears of it, and says nothing
             stdout=closed,
             stderr=subprocess.PIPE,
             check=False,
             timeout=60,
         )
     assert (done.returncode, done.stderr) == (128 + signal.SIGPIPE, b"")
+
+
+def redirected(redirection: str) -> subprocess.CompletedProcess[str]:
+    """Run a command that prints much, with its streams as a shell redirects them."""
+    script = f'exec "$0" -m gpuguard config show {redirection}'
+    argv = ["sh", "-c", script, sys.executable]
+    return subprocess.run(
+        argv, env={**ENV, "PYTHONUNBUFFERED": ""}, capture_output=True, text=True, check=False, timeout=60
+    )
+
+
+def test_a_full_disk_is_told() -> None:
+    """What cannot be written is told in one line, with an exit code that is no command's verdict."""
+    done = redirected(">/dev/full")
+    assert (done.returncode, done.stderr) == (
+        74,
+        "gpuguard: cannot write what there is to tell: No space left on device\n",
+    )
+
+
+def test_a_closed_stream_is_no_crash() -> None:
+    """Who closes stdout wants the exit code alone; who closes stderr gets no complaint among the answer."""
+    assert (redirected(">&-").returncode, redirected(">&-").stderr) == (0, "")
+    done = redirected("--config /nonexistent 2>&-")
+    assert (done.returncode, done.stdout, done.stderr) == (78, "", "")
+
+
+def test_what_the_locale_cannot_spell_is_replaced(tmp_path: Path) -> None:
+    """A terminal that knows no arrows, or a name in no encoding, is no reason to tell nothing."""
+    file = tmp_path / "möglich.toml"
+    file.write_text("")
+    done = gpuguard_command("config", "check", "--config", str(file), env={"PYTHONIOENCODING": "ascii"})
+    assert (done.returncode, done.stdout, done.stderr) == (0, f"{tmp_path}/m?glich.toml: good\n", "")
