@@ -92,7 +92,7 @@ class Daemon:
             stack.push_async_callback(assembly.close)
             stack.push_async_callback(self._unshield, assembly, stop)
             if self._shown is not None:
-                assembly.guard.parts.recorder.take_over(self._shown.guard.parts.recorder)
+                assembly.guard.take_over(self._shown.guard)
             clock = Clock(assembly.guard, assembly.watch, settings.guard.poll_interval, settings.guard.settle)
             self._clock = clock
             sources = Sources(settings, assembly, clock)

@@ -13,6 +13,7 @@ from gpuguard.guard.mend import Target
 from gpuguard.guard.parts import Parts, Policy
 from gpuguard.guard.scope import Outage, Scope
 from gpuguard.model.backoff import Backoff
+from gpuguard.model.cause import Cause
 from gpuguard.model.entitlement import Entitlement, learn, note_drivers
 from gpuguard.model.observation import Observation
 from gpuguard.model.plan import Plan, plan
@@ -33,6 +34,12 @@ class Guard:
         self.policy = policy
         self.scopes: dict[str, Scope] = {}
         self._remembered: dict[int, Entitlement] = {}
+        self._written_before: dict[tuple[str, int], Optional[tuple[float, Cause]]] = {}
+
+    def take_over(self, other: Guard) -> None:
+        """Go on where another guard of the same daemon has ended, with what is not in the ledger."""
+        self._written_before = {(group, scope.target.inode): scope.last for group, scope in other.scopes.items()}
+        self.parts.recorder.take_over(other.parts.recorder)
 
     def remember(self) -> None:
         """Take over what the ledger on disk knows. Raises LedgerError."""
@@ -177,6 +184,7 @@ class Guard:
             Backoff(policy.max_repairs, policy.window, policy.pause),
             self._remembered.pop(inode, None),
             known_since=time.monotonic(),
+            last=self._written_before.pop((control_group, inode), None),
         )
         self.scopes[control_group] = scope
         return scope

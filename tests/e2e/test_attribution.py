@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import shlex
 import shutil
+import signal
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -208,6 +209,21 @@ def test_explained(node: Node, gpu_scope: MakeScope, launch: Launch, job: Job, n
             break
     else:
         pytest.fail("not once told whole")
+
+
+def test_explained_after_a_reload_of_gpuguard_s_own(gpu_scope: MakeScope, launch: Launch) -> None:
+    """Another configuration changes nothing about who has written last."""
+    scope, guard = gpu_scope(), launch(guard={**UNPROTECTED, "mode": "observe"}).start()
+    guard.await_state(scope.name, "at-risk")
+    guard.node.run(["systemctl", "daemon-reload"])
+    guard.await_state(scope.name, "lost")
+    guard.await_rounds(3)
+    before = last_writer(guard, scope.name)
+    assert before is not None
+    guard.configure(guard={**UNPROTECTED, "mode": "observe", "settle": "900ms"})
+    guard.daemon.signal(signal.SIGHUP)
+    until(lambda: guard.events("config_reloaded"), 20, "the new configuration")
+    until(lambda: last_writer(guard, scope.name) == before, 20, "the last writer of before")
 
 
 @pytest.mark.parametrize("how", ["by_dpkg", "by_apt"])

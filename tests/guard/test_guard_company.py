@@ -11,9 +11,11 @@ import pytest
 
 from gpuguard.guard import mend
 from gpuguard.kernel.devices_v1 import SHIELD
+from gpuguard.model.cause import SYSTEMD, Cause
 from gpuguard.model.state import State
 from tests.guard.account import Account
 from tests.guard.conftest import Station
+from tests.guard.post import Post
 from tests.kernel.groups import Groups
 from tests.lab.scope import BASICS
 from tests.lab.sim.node import SimNode
@@ -155,6 +157,27 @@ async def _take_away_again_and_again(scope: SimScope) -> None:
 
 class TestDeath:
     """Guards that end and begin."""
+
+    @pytest.mark.invariant(5)
+    async def test_who_wrote_last_is_known_to_the_next_one(self, sim: SimNode, station: Station) -> None:
+        """The next guard of the same daemon goes on with it, and with what was told; a namesake has no past."""
+        scope, other = sim.scope(hook_rules=[GPU0]), sim.scope(hook_rules=[GPU1])
+        first = await station(sim, NOT_BEFORE_A_LOSS)
+        for one in (scope, other):
+            await first.becomes(one, State.AT_RISK)
+            first.of(one).last = (1.0, Cause("reload", SYSTEMD))
+        await first.stop()
+        other.stop()
+        namesake = sim.scope(other.name, hook_rules=[GPU1])
+        second = Post(sim, NOT_BEFORE_A_LOSS)
+        second.build()
+        second.guard.take_over(first.guard)
+        for one in (scope, namesake):
+            await second.guard.look(one.group, fresh=True)
+        assert second.of(scope).last == (1.0, Cause("reload", SYSTEMD))
+        assert second.of(namesake).last is None
+        assert [entry["scope"] for entry in second.events("found")] == []
+        await second.stop()
 
     @pytest.mark.invariant(7)
     async def test_what_was_learnt_outlives_the_guard(self, sim: SimNode, station: Station) -> None:
