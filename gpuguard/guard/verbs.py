@@ -66,6 +66,7 @@ async def repair(guard: Guard, watch: Watch, names: Sequence[str], *, dry_run: b
     anything is done.
     """
     scopes = [find(guard, name) for name in names] if names else list(guard.scopes.values())
+    scopes = list({scope.target.control_group: scope for scope in scopes}.values())  # one may be named twice
     onlooker = _onlooker(guard)
     repairs = []
     for scope in scopes:

@@ -81,7 +81,7 @@ class TestRepair:
         assert post.value("gpuguard_drift_total", kind="lost") == 1
 
     async def test_of_one_leaves_the_others(self, sim: SimNode, station: Station) -> None:
-        """Only the named container is looked at."""
+        """Only the named container is looked at, and once, however often it was named."""
         scope, other = sim.scope(hook_rules=[GPU0]), sim.scope(hook_rules=[GPU1])
         post = await station(sim, SLOW)
         for one in (scope, other):
@@ -89,7 +89,7 @@ class TestRepair:
         await post.quiet()
         account = Account(sim, other)
         other.write_rules([GPU1], verb="deny")
-        report = await ask(post, verb="repair", names=[id_of(scope)[:12]])
+        report = await ask(post, verb="repair", names=[id_of(scope)[:12], scope.name])
         assert isinstance(report, RepairReport)
         assert [repair.scope for repair in report.repairs] == [scope.name]
         assert account.written() == [f"deny {GPU1}"]
