@@ -172,6 +172,8 @@ async def _ask(run: Path, request: dict[str, Any], patience: float = _ANSWER_TIM
             answer = json.loads(await asyncio.wait_for(reader.readline(), patience))
         finally:
             writer.close()
+    except PermissionError as error:
+        raise GpuguardError(f"{run / SOCKET}: the daemon cannot be asked: {error.strerror}; are you root?") from error
     except (OSError, ValueError, asyncio.TimeoutError) as error:
         raise GpuguardError(f"{run / SOCKET}: the daemon does not answer: {error or 'time is up'}") from error
     if "not_found" in answer:

@@ -94,11 +94,12 @@ def findings(examination: Examination) -> tuple[Finding, ...]:
 
 def _about_the_node(seen: Examination) -> Iterator[Finding]:
     if not seen.root:
-        yield Finding(Gravity.ADVICE, "not asked as root: much cannot be seen so", "`sudo gpuguard doctor`")
-    if seen.node is None:
+        unseen = "much cannot be seen so" if seen.node is not None else seen.trouble or "nothing can be seen so"
+        yield Finding(Gravity.ADVICE, f"not asked as root: {unseen}", "`sudo gpuguard doctor`")
+    elif seen.node is None:
         why = seen.trouble or "the node cannot be looked at"
         yield Finding(Gravity.BROKEN, why, "Nothing is guarded until that is mended.")
-    elif seen.node.systemd is None:
+    if seen.node is not None and seen.node.systemd is None:
         bus = "See whether it answers: `busctl status`, `systemctl status dbus`."
         yield Finding(Gravity.BROKEN, "systemd does not answer: nothing can be declared to it", bus)
     if seen.links is not None and seen.links.missing and (seen.versions.systemd or 0) < _FIRST_WITHOUT_LINKS:

@@ -44,6 +44,15 @@ import asyncio, pathlib, sys
 from gpuguard.guard.control import daemon_runs
 print(asyncio.run(daemon_runs(pathlib.Path(sys.argv[1]))))
 """
+ASK_REPAIR = """
+import asyncio, pathlib, sys
+from gpuguard.errors import GpuguardError
+from gpuguard.guard import control
+try:
+    asyncio.run(control.repair(pathlib.Path(sys.argv[1]), []))
+except GpuguardError as error:
+    print(error)
+"""
 DAEMON = DaemonReport(
     "1.0",
     "observe",
@@ -172,15 +181,17 @@ class TestPresence:
 
     @pytest.mark.invariant(4)
     async def test_that_may_not_be_asked(self, run: Path, desk: Desk) -> None:
-        """Whom the socket does not let in cannot tell whether a daemon runs."""
+        """Whom the socket does not let in cannot tell whether a daemon runs; a request says what it lacks."""
         (run / SOCKET).chmod(0)
         # Root without its right to pass over permissions is like anybody else.
         powerless = ["setpriv", "--bounding-set=-dac_override", "--inh-caps=-dac_override", "--"]
-        client = await asyncio.create_subprocess_exec(
-            *(powerless if os.geteuid() == 0 else []), sys.executable, "-c", ASK, str(run), stdout=subprocess.PIPE
-        )
-        answer, _ = await client.communicate()
-        assert answer == b"None\n"
+        asking = [*(powerless if os.geteuid() == 0 else []), sys.executable, "-c"]
+        answers = []
+        for script in (ASK, ASK_REPAIR):
+            client = await asyncio.create_subprocess_exec(*asking, script, str(run), stdout=subprocess.PIPE)
+            answers.append((await client.communicate())[0].decode())
+        refusal = f"{run / SOCKET}: the daemon cannot be asked: Permission denied; are you root?\n"
+        assert answers == ["None\n", refusal]
         assert desk.requests == []
 
     @pytest.mark.invariant(4)

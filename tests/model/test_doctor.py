@@ -52,6 +52,8 @@ def test_containers(state: State, gravity: Gravity) -> None:
     ("facts", "gravity", "text", "advice"),
     [
         ({"root": False}, Gravity.ADVICE, "not asked as root", "sudo gpuguard doctor"),
+        # That root would not see it either nobody knows.
+        ({"root": False, "node": None, "trouble": "no entry"}, Gravity.ADVICE, "as root: no entry", "sudo gpuguard"),
         ({"node": None, "trouble": "no cgroups here"}, Gravity.BROKEN, "no cgroups here", "Nothing is guarded"),
         ({"systemd": None}, Gravity.BROKEN, "systemd does not answer", "busctl status"),
         ({"daemon": "stopped"}, Gravity.ADVICE, "the daemon is stopped", "systemctl start gpuguard"),
@@ -80,7 +82,7 @@ def test_each_finding(facts: dict[str, Any], gravity: Gravity, text: str, advice
     if "node" in facts:
         node_trouble = facts
         seen = examined(**{key: value for key, value in node_trouble.items() if key != "trouble"})
-        seen = Examination(seen.versions, None, facts["trouble"], links=seen.links)
+        seen = Examination(seen.versions, None, facts["trouble"], links=seen.links, root=seen.root)
     else:
         seen = examined(**facts)
     found = only(seen)
