@@ -22,7 +22,6 @@ from gpuguard.model.nested import GroupBelow, Groups
 from gpuguard.model.rule import Rule
 
 Keep = Callable[[Scope, Entitlement], None]
-Denied = dict[str, frozenset[Rule]]
 
 # Seconds between two readings of all lists below a container, however quick the rounds of the clock are.
 _INTERVAL = 1.0
@@ -33,6 +32,15 @@ class _Seen(NamedTuple):
 
     groups: list[GroupBelow]
     whole: bool
+
+
+class _Written(NamedTuple):
+    """What a group was given, what of it a group above denies, and how long that took, in seconds."""
+
+    inode: int
+    rules: frozenset[Rule]
+    denied: frozenset[Rule]
+    seconds: float
 
 
 def strike(keep: Keep, scope: Scope, lost: frozenset[Rule]) -> None:
@@ -105,26 +113,31 @@ def _heal(parts: Parts, scope: Scope, before: _Seen, known: Groups) -> tuple[_Se
     What another group in there denies is its own business, and not owed any more.
     """
     now = {group.path: group for group in before.groups}
-    denied: Denied = {}
-    wanted: dict[str, frozenset[Rule]] = {}
+    written: dict[str, _Written] = {}
     for group in nested.debts(known):
         there = now.get(group.path)
         if there is not None and there.inode == group.inode:
-            wanted[group.path] = there.rules.missing(group.owed)
-            denied[group.path] = _write(parts, scope, there, wanted[group.path])
+            written[group.path] = _write(parts, scope, there, there.rules.missing(group.owed))
+    began = time.monotonic()
     after = _look(parts, scope)
-    _tell(parts, scope, after, wanted)
+    _tell(parts, scope, after, written)
     if after.whole:  # else it is the scope that denies, for the moment
-        known = tuple(replace(group, owed=group.owed - denied.get(group.path, frozenset())) for group in known)
+        _count(parts, after, written, time.monotonic() - began)
+        known = tuple(
+            replace(group, owed=group.owed - written[group.path].denied) if group.path in written else group
+            for group in known
+        )
     return after, known
 
 
-def _write(parts: Parts, scope: Scope, group: GroupBelow, rules: frozenset[Rule]) -> frozenset[Rule]:
-    """Write rules into a group below; return those that a group above it denies."""
+def _write(parts: Parts, scope: Scope, group: GroupBelow, rules: frozenset[Rule]) -> _Written:
+    """Write rules into a group below."""
+    began = time.monotonic()
     refusals = {rule: _refusal(parts, scope, group, rule) for rule in sorted(rules, key=lambda rule: rule.sort_key)}
     for why in filter(None, refusals.values()):
         parts.recorder.troubles.met(f"{scope.target.control_group}/{group.path}", why)
-    return frozenset(rule for rule, why in refusals.items() if isinstance(why, DeniedError))
+    denied = frozenset(rule for rule, why in refusals.items() if isinstance(why, DeniedError))
+    return _Written(group.inode, rules, denied, time.monotonic() - began)
 
 
 def _refusal(parts: Parts, scope: Scope, group: GroupBelow, rule: Rule) -> Optional[GpuguardError]:
@@ -138,10 +151,19 @@ def _refusal(parts: Parts, scope: Scope, group: GroupBelow, rule: Rule) -> Optio
     return None
 
 
-def _tell(parts: Parts, scope: Scope, after: _Seen, wanted: dict[str, frozenset[Rule]]) -> None:
+def _count(parts: Parts, after: _Seen, written: dict[str, _Written], reading: float) -> None:
+    """Count each group that was written and is there still; what other groups in there deny is no failure."""
+    for group in after.groups:
+        deed = written.get(group.path)
+        if deed is not None and deed.inode == group.inode and deed.rules - deed.denied:
+            failed = bool(group.rules.missing(deed.rules - deed.denied))
+            parts.recorder.metrics.repair("write", "failed" if failed else "ok", deed.seconds + reading)
+
+
+def _tell(parts: Parts, scope: Scope, after: _Seen, written: dict[str, _Written]) -> None:
     healed: defaultdict[Rule, list[str]] = defaultdict(list)
     for group in after.groups:
-        rules = wanted.get(group.path, frozenset[Rule]())
+        rules = written[group.path].rules if group.path in written else frozenset[Rule]()
         for rule in rules - group.rules.missing(rules):
             healed[rule].append(group.path)
             scope.deeds.append(f"write {rule} to {group.path}")

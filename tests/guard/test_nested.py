@@ -58,6 +58,11 @@ class Ward:
         policy = replace(self.post.guard.policy, enforce=enforce)
         await nested.look(parts, policy, self.scope, self.post.guard.keep)
 
+    def repairs(self, result: str = "") -> float:
+        """Return how many writes were counted that had this result; without one, how many at all."""
+        labels = {"result": result} if result else {}
+        return self.post.value("gpuguard_repairs_total", method="write", **labels)
+
     def due(self) -> bool:
         """Whether the clock would ask for a look."""
         self.scope.counted_below = 0.0
@@ -131,6 +136,10 @@ async def test_what_went_with_the_container_comes_back_from_the_top(ward: Ward) 
     (event,) = ward.post.events("restored_below")
     assert event["groups"] == ["a", "a/b", "a/b/c"]
     assert ward.scope.deeds == [f"write {GPU0} to {path}" for path in ("a", "a/b", "a/b/c")]
+    assert ward.repairs("ok") == 3
+    assert ward.post.value("gpuguard_repair_seconds_count", method="write") == 3
+    await ward.look()
+    assert ward.repairs() == 3
 
 
 async def test_not_while_the_container_itself_lacks_it(ward: Ward) -> None:
@@ -141,9 +150,33 @@ async def test_not_while_the_container_itself_lacks_it(ward: Ward) -> None:
     await ward.look()
     await ward.look()
     assert ward.has("a") == [GPU1]
+    assert ward.repairs() == 0
     ward.groups.allow(ward.groups.scope, GPU0)
     await ward.look()
     assert ward.has("a") == [GPU0, GPU1]
+    assert ward.repairs("ok") == 1
+
+
+@pytest.mark.invariant(3)
+async def test_what_is_not_read_back_has_failed(ward: Ward, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is counted as that, stays owed, and is tried again."""
+    for path in ("a", "b"):
+        ward.make(path)
+    await ward.look()
+    ward.lose(GPU0)
+    genuine = DevicesV1.allow_below
+
+    def in_vain(devices: DevicesV1, group: str, inode: int, below: tuple[str, int], rule: Rule) -> None:
+        if below[0] != "a":
+            genuine(devices, group, inode, below, rule)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(DevicesV1, "allow_below", in_vain)
+        await ward.look()
+    assert (ward.repairs("ok"), ward.repairs("failed")) == (1, 1)
+    await ward.look()
+    assert ward.has("a") == [GPU0, GPU1]
+    assert (ward.repairs("ok"), ward.repairs("failed")) == (2, 1)
 
 
 async def test_not_in_observe_mode(ward: Ward) -> None:
@@ -195,6 +228,7 @@ async def test_what_a_group_in_there_denies_is_told_and_not_tried_again(ward: Wa
     assert ward.has("a/b") == [GPU1]
     (trouble,) = ward.post.events("trouble")
     assert f"its ancestor {ward.groups.scope}/a denies it" in trouble["reason"]
+    assert ward.repairs() == 0  # no failure of gpuguard's, of which it would warn
     assert not ward.due()
 
 
