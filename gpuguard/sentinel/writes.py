@@ -29,6 +29,8 @@ _PATIENCE = 0.2
 # Things done between two looks at what the daemon says, and seconds after which it is heard, whatever else there is.
 _STEPS = 32
 _ROUND = 0.1
+# Times in a row that systemd is left alone: somebody may have it rewrite without end.
+_MOST_CALM = 256
 
 
 def run(link: Link, settings: Settings) -> NoReturn:
@@ -86,14 +88,16 @@ class Writes:
             self._dozer.fileno(): self._doze,
             self._scopes.calm.fileno(): self._read_calm,
         }
-        reflexes, denies = self._reflexes, (self._scopes.denies,)
+        reflexes, denies, calms = self._reflexes, (self._scopes.denies,), 0
         while True:
-            if self._calm:
+            if self._calm and calms < _MOST_CALM:
+                calms += 1
                 # Not for the allows of systemd's rewrite: each would wake us in the middle of it.
                 select.select(denies, (), (), max(0.0, self._losses.quiet_until - time.monotonic()))
                 ready = []
                 self._understand(reflexes())
             else:
+                calms = 0
                 ready = poll.poll(self._patience())
                 if ready:  # whatever it is: this is what cannot wait
                     self._understand(reflexes())

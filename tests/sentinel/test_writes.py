@@ -205,6 +205,23 @@ def test_who_denies_without_end_keeps_nobody_waiting(loop: Inside) -> None:
         loop.writes.run()
 
 
+@pytest.mark.invariant(10)
+def test_a_systemd_that_comes_to_no_end_keeps_nobody_waiting(loop: Inside) -> None:
+    """It is left alone with its rewrite, but not for ever."""
+    end = time.monotonic() + 5
+
+    def rewriting() -> Answered:
+        assert time.monotonic() < end, "it does not come to an end"
+        loop.writes._losses.quiet_until = time.monotonic() + 0.002
+        return [], {}
+
+    loop.writes._reflexes = rewriting
+    loop.writes._losses.quiet_until = time.monotonic() + 0.002
+    loop.leave()
+    with pytest.raises(DaemonGoneError):
+        loop.writes.run()
+
+
 def test_an_answer_waits_for_what_is_not_read(loop: Inside) -> None:
     """Somebody may have written since the loop was woken, and before it was asked."""
     loop.watch(undeclared=(GPU0,))
