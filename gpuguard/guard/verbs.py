@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Optional, Union
@@ -19,6 +19,7 @@ from gpuguard.guard.scope import Scope
 from gpuguard.guard.sentinel import Sentinel
 from gpuguard.guard.watch import Watch
 from gpuguard.kernel.procfs import Host
+from gpuguard.model import nested
 from gpuguard.model.entitlement import release as without
 from gpuguard.model.explanation import LastWriter
 from gpuguard.model.last_writer import to_document
@@ -126,7 +127,13 @@ def planned(scope: Scope, *, writable: bool) -> Repair:
         if cured:
             after = State.PROTECTED if declared else State.AT_RISK
     error = None if after in WELL else scope.reason or f"would still be {after.value}"
-    return _repair(scope, now, after, deeds, error)
+    return _repair(scope, now, after, deeds + list(_owed_below(scope)), error)
+
+
+def _owed_below(scope: Scope) -> Iterator[str]:
+    """Yield what would be written to groups inside the container, once it is whole itself."""
+    for group in nested.debts(scope.entitled.nested if scope.entitled is not None else ()):
+        yield from (f"write {rule} to {group.path}" for rule in _texts(group.owed))
 
 
 def _repair(scope: Scope, before: State, after: State, deeds: Iterable[str], error: Optional[str]) -> Repair:

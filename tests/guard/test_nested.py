@@ -11,6 +11,7 @@ from gpuguard.errors import CgroupUnreadableError
 from gpuguard.guard import nested
 from gpuguard.guard.mend import Target
 from gpuguard.guard.scope import Scope
+from gpuguard.guard.verbs import planned
 from gpuguard.kernel.devices_v1 import DevicesV1
 from gpuguard.kernel.nested_v1 import MOST_GROUPS
 from gpuguard.model.entitlement import release
@@ -186,6 +187,24 @@ async def test_not_in_observe_mode(ward: Ward) -> None:
     ward.lose(GPU0)
     await ward.look(enforce=False)
     assert ward.has("a") == [GPU1]
+    assert ward.repairs() == 0
+
+
+async def test_a_dry_run_tells_them(ward: Ward) -> None:
+    """From the top, and only what is missing; also while the container itself lacks it."""
+    for path in ("a", "a/b", "x"):
+        ward.make(path)
+    ward.groups.deny(f"{ward.groups.scope}/x", GPU0)
+    await ward.look(enforce=False)
+    assert planned(ward.scope, writable=True).deeds == ()
+    ward.lose(GPU0, again=True)
+    for _ in range(2):
+        await ward.look(enforce=False)
+        assert planned(ward.scope, writable=True).deeds == (f"write {GPU0} to a", f"write {GPU0} to a/b")
+        ward.groups.allow(ward.groups.scope, GPU0)
+    ward.groups.allow(f"{ward.groups.scope}/a", GPU0)
+    await ward.look(enforce=False)
+    assert planned(ward.scope, writable=True).deeds == (f"write {GPU0} to a/b",)
 
 
 async def test_not_what_was_released(ward: Ward) -> None:
