@@ -11,14 +11,16 @@ import importlib
 import io
 import os
 import sys
+import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn, Optional
 
 from gpuguard import __version__
-from gpuguard.cli import codes
+from gpuguard.cli import codes, helps
 from gpuguard.errors import ConfigError, GpuguardError, NotFoundError
 
+_WIDTH = 78
 _CODES = ((ConfigError, codes.CONFIG), (NotFoundError, codes.NOT_FOUND))
 
 
@@ -85,12 +87,23 @@ def _drop_output() -> None:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = _Parser(prog="gpuguard", description="Keeps the device permissions of GPU containers.")
+    parser = _Parser(
+        prog="gpuguard",
+        description="Keeps the device permissions of GPU containers.",
+        epilog=helps.EVERY,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     parser.add_argument("--version", action="version", version=f"gpuguard {__version__}")
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
 
     def add(name: str, purpose: str, module: Optional[str] = None) -> argparse.ArgumentParser:
-        command = commands.add_parser(name, help=purpose, description=purpose[0].upper() + purpose[1:] + ".")
+        command = commands.add_parser(
+            name,
+            help=purpose,
+            description="\n".join(textwrap.wrap(purpose[0].upper() + purpose[1:] + ".", _WIDTH)),
+            epilog=helps.OF[name],
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )
         command.set_defaults(module=module or name)
         command.add_argument(
             "--config", type=Path, metavar="F", help="configuration file (/etc/gpuguard/gpuguard.toml)"
@@ -107,7 +120,7 @@ def _parser() -> argparse.ArgumentParser:
     status.add_argument("--all", action="store_true", help="also show containers without any device filter")
 
     explain = add("explain", "say of one container who allows and denies what, what a reload would do, and what to do")
-    explain.add_argument("container", metavar="CONTAINER", help="id (12 digits do), name or scope")
+    explain.add_argument("container", metavar="CONTAINER", help=helps.CONTAINER)
     explain.add_argument("--json", action="store_true", help="print one JSON document")
     explain.add_argument("--all", action="store_true", help="also show rules that need no attention")
 
@@ -117,12 +130,12 @@ def _parser() -> argparse.ArgumentParser:
     add("check", "print one line for a monitoring system and exit with its verdict")
 
     repair = add("repair", "give lost devices back and make systemd remember them, once, now")
-    repair.add_argument("containers", nargs="*", metavar="CONTAINER", help="id (12 digits do), name or scope; else all")
+    repair.add_argument("containers", nargs="*", metavar="CONTAINER", help=f"{helps.CONTAINER}; none: all")
     repair.add_argument("--dry-run", action="store_true", help="say what would be done")
     repair.add_argument("--json", action="store_true", help="print one JSON document")
 
     release = add("release", "forget that a container may have a device, because it was taken away on purpose")
-    release.add_argument("container", metavar="CONTAINER", help="id (12 digits do), name or scope")
+    release.add_argument("container", metavar="CONTAINER", help=helps.CONTAINER)
     release.add_argument("devices", nargs="*", metavar="DEVICE", help="/dev/nvidia0 or 'c 195:0'; none: all")
 
     config = add("config", "check the configuration file, or show the settings in effect", "config")

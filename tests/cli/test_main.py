@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -13,6 +15,8 @@ from typing import Optional
 import pytest
 
 import gpuguard
+from gpuguard.cli import helps
+from gpuguard.cli.main import _parser
 
 SRC = Path(gpuguard.__file__).parent.parent
 ENV = {**os.environ, "PYTHONPATH": str(SRC)}
@@ -46,12 +50,20 @@ def test_help_lists_the_commands() -> None:
     assert {"run", "status", "explain", "doctor", "check", "repair", "release", "config"} <= set(words)
 
 
-@pytest.mark.parametrize("command", ["run", "status", "explain", "doctor", "check", "repair", "release", "config"])
+@pytest.mark.parametrize("command", helps.OF)
 def test_every_command_has_help(command: str) -> None:
-    """`gpuguard COMMAND --help` explains and knows --config."""
-    done = gpuguard_command(command, "--help")
+    """`gpuguard COMMAND --help` explains, knows --config and tells its exit codes, on 80 columns."""
+    done = gpuguard_command(command, "--help", env={"COLUMNS": "80"})
     assert done.returncode == 0
     assert "--config" in done.stdout
+    assert re.search("^exit codes.*: 0", done.stdout, re.MULTILINE)
+    assert max(map(len, done.stdout.splitlines())) <= 80
+
+
+@pytest.mark.parametrize("line", re.findall(r"(?m)^  gpuguard (.*)", "\n".join(helps.OF.values())))
+def test_examples_are_commands(line: str) -> None:
+    """What the help shows can be typed."""
+    assert _parser().parse_args(shlex.split(line.partition(" | ")[0])).module
 
 
 @pytest.mark.parametrize(
