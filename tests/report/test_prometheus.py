@@ -16,9 +16,14 @@ from typing import Any
 
 import pytest
 
+from gpuguard.guard.clock import CLOCK
+from gpuguard.guard.sentinel import SENTINEL
+from gpuguard.kernel.executions import EXECUTIONS
+from gpuguard.kernel.uevents import UEVENTS
 from gpuguard.model.state import State
 from gpuguard.report.http import Server
 from gpuguard.report.metrics import Metrics
+from gpuguard.systemd.events import MONITOR, SIGNALS, UNITS
 from tests.report.support import PATIENCE, status, tool
 
 DEPLOY = Path(__file__).parents[2] / "deploy/prometheus"
@@ -42,7 +47,7 @@ def promtool(*arguments: str) -> str:
 
 def test_rules_are_valid() -> None:
     """Promtool finds all alerts and no fault in them."""
-    assert "6 rules found" in promtool("check", "rules", "--lint-fatal", RULES.name)
+    assert "7 rules found" in promtool("check", "rules", "--lint-fatal", RULES.name)
 
 
 def test_rules_do_what_they_should() -> None:
@@ -65,11 +70,25 @@ def test_each_alert_is_tested_and_explained() -> None:
 def test_rules_use_metrics_that_are_there() -> None:
     """Each metric that an expression names is one that a new daemon already shows, or a source's."""
     metrics = Metrics()
-    metrics.source_up("bus", up=True)
+    metrics.source_up(SIGNALS, up=True)
     exposition = metrics.render()[1].decode()
     for expression in re.findall(r"expr: (.+)", RULES.read_text()):
         for name in re.findall(r"gpuguard_\w+", expression):
             assert re.search(rf"^{name}\{{", exposition, re.MULTILINE), name
+
+
+def test_each_state_that_asks_something_of_somebody_has_an_alert() -> None:
+    """A container that `gpuguard check` complains of is one that an alert knows."""
+    quiet = {State.PROTECTED, State.UNRESTRICTED, State.SETTLING}
+    expressions = " ".join(re.findall(r"expr: (.+)", RULES.read_text()))
+    known = {state for matcher in re.findall(r'state=~?"([a-z|-]+)"', expressions) for state in matcher.split("|")}
+    assert known == {state.value for state in State if state not in quiet}
+
+
+def test_rules_are_tested_with_sources_that_there_are() -> None:
+    """An alert on a source has the name of one that a daemon has."""
+    named = re.findall(r'source="(\w+)"', (DEPLOY / "gpuguard.rules.test.yml").read_text())
+    assert set(named) <= {SIGNALS, UNITS, MONITOR, SENTINEL, UEVENTS, EXECUTIONS, CLOCK}
 
 
 def test_scrape_example_is_valid(tmp_path: Path) -> None:
