@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from typing import Optional
 
 from gpuguard.cli import codes, colour, table
+from gpuguard.cli.screen import excerpt
 from gpuguard.cli.settings import load
 from gpuguard.cli.table import Cell
 from gpuguard.config import Settings
@@ -76,7 +77,10 @@ def run(args: argparse.Namespace) -> int:
             colours=colour.wanted(sys.stdout),
             everything=args.all,
         )
-        print((_CLEAR_SCREEN if args.watch and terminal else "") + text, flush=True)
+        print(
+            _CLEAR_SCREEN + excerpt(text, *shutil.get_terminal_size()) if args.watch and terminal else text,
+            flush=True,
+        )
         if not args.watch:
             return codes.OK
         time.sleep(_WATCH_SECONDS)
