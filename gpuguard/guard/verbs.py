@@ -165,9 +165,10 @@ def release(guard: Guard, host: Host, name: str, devices: Sequence[str]) -> Rele
         raise NotFoundError(f"{name}: has no devices that could be released")
     wanted = {_device(host, device) for device in devices} or {rule.device for rule in entitled.rules}
     rules = frozenset(rule for rule in entitled.rules if rule.device in wanted)
-    if len({rule.device for rule in rules}) < len(wanted):
+    others = wanted - {rule.device for rule in rules}
+    if others:
         has = ", ".join(sorted(rule.device for rule in entitled.rules)) or "nothing"
-        raise NotFoundError(f"{name}: is not entitled to all of {', '.join(sorted(wanted))}; it is entitled to {has}")
+        raise NotFoundError(f"{name}: is not entitled to {', '.join(sorted(others))}; it is entitled to {has}")
     guard.parts.ledger.save(without(entitled, frozenset(wanted)))
     guard.keep(scope, without(entitled, frozenset(wanted)))
     if scope.outage is not None:  # a loss that is wanted does not end in a repair
