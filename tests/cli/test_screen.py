@@ -17,7 +17,7 @@ MANY = node(*(container(f"job{n}", State.PROTECTED, device()) for n in range(200
 @pytest.mark.parametrize("colours", [False, True])
 @pytest.mark.parametrize("trouble", [None, "t" * 200])
 def test_the_worst_and_the_summary_stay_in_sight(colours: bool, trouble: str) -> None:
-    """Of two hundred containers the first fill the screen, but for the summary; wrapped lines count as what they are."""
+    """Of two hundred containers the first fill the screen, but for the summary, also where lines are wrapped."""
     text = people(replace(MANY, trouble=trouble), width=100, colours=colours)
     lines = excerpt(text, 100, 24).splitlines()
     plain = people(replace(MANY, trouble=trouble), width=100).splitlines()
