@@ -19,8 +19,10 @@ from typing import NoReturn, Optional
 from gpuguard import __version__
 from gpuguard.cli import codes, helps
 from gpuguard.errors import ConfigError, GpuguardError, NotFoundError
+from gpuguard.model.clean import clean
 
 _WIDTH = 78
+_LONGEST = 4096
 _CODES = ((ConfigError, codes.CONFIG), (NotFoundError, codes.NOT_FOUND))
 
 
@@ -38,7 +40,8 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
     try:
         return _run(argv)
     except GpuguardError as error:
-        print(f"gpuguard: {error}", file=sys.stderr)
+        lines = str(error).split("\n")  # names and paths in it come from outside
+        print("gpuguard:", "\n".join(clean(line, _LONGEST) for line in lines), file=sys.stderr)
         return next((code for kind, code in _CODES if isinstance(error, kind)), codes.FAILED)
     except BrokenPipeError:  # the reader has seen enough
         _drop_output()

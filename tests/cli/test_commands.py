@@ -68,6 +68,13 @@ def test_what_is_not_there_is_exit_code_4(sim: SimNode, config: str) -> None:
         assert done.stdout == ""
 
 
+def test_a_complaint_cannot_command_the_terminal(config: str) -> None:
+    """What an error quotes may come from anywhere: nothing in it is obeyed."""
+    done = gpuguard_command("explain", "\x1b[2J\x9bm", "--config", config)
+    assert done.returncode == 4
+    assert done.stderr.startswith("gpuguard: \ufffd[2J\ufffdm: no GPU container")
+
+
 def test_watching_ends_with_ctrl_c(sim: SimNode, config: str) -> None:
     """`status --watch` shows the node until SIGINT, and leaves no traceback; no terminal, no escapes."""
     del sim
