@@ -120,7 +120,8 @@ class Metrics:
         )
         self._outage_seconds = Histogram(
             "gpuguard_outage_seconds",
-            "From the loss of devices to the kernel's list being whole again.",
+            "Until the kernel's list was whole again: from the write as it was noticed where it was healed at once, a "
+            "lower bound; else from the start of the reload or the last look that found it whole, an upper bound.",
             registry=own,
             buckets=_OUTAGES,
         )

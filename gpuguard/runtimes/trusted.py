@@ -1,4 +1,7 @@
-"""Files that root alone can have written: every directory on the way is checked, and no link is followed."""
+"""Files that root alone can have written: every directory on the way is checked, and no link is followed.
+
+Who runs gpuguard is believed as well: to the daemon that is root, and who only looks may believe himself.
+"""
 
 from __future__ import annotations
 
@@ -106,7 +109,7 @@ def _check(status: os.stat_result, kind: Callable[[int], bool], wanted: str, pat
         raise RuntimeFileError(f"{path}: not believed: it is a symbolic link")
     if not kind(status.st_mode):
         raise RuntimeFileError(f"{path}: not believed: it is not {wanted}")
-    if status.st_uid != _ROOT:
+    if status.st_uid not in {_ROOT, os.geteuid()}:
         raise RuntimeFileError(f"{path}: not believed: it belongs to user {status.st_uid}, not to root")
     if status.st_mode & _OTHERS_WRITE:
         raise RuntimeFileError(

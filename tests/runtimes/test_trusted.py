@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+import tempfile
 import threading
 from contextlib import suppress
 from pathlib import Path
@@ -53,6 +54,22 @@ def test_another_owner(tree: Tree, which: str) -> None:
     tree.write(PATH, "")
     os.chown(tree.path(which), NOBODY, 0)
     assert refused(tree) == f"{which}: not believed: it belongs to user {NOBODY}, not to root"
+
+
+def test_who_looks_believes_himself() -> None:
+    """An ordinary user's own files are as good as root's to him; the daemon is root, to which they are nobody's."""
+    with tempfile.TemporaryDirectory(dir="/tmp") as reachable:
+        tree = Tree(Path(reachable))
+        tree.write(PATH, "his")
+        for which in (PATH, "/run/x", "/run", "/"):
+            os.chown(tree.path(which), NOBODY, 0)
+        assert refused(tree) == f"/: not believed: it belongs to user {NOBODY}, not to root"
+        os.seteuid(NOBODY)
+        try:
+            read = TrustedFiles(tree.root).read(PATH)
+        finally:
+            os.seteuid(0)
+    assert read.text == "his"
 
 
 @pytest.mark.invariant(1)

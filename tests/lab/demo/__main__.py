@@ -7,13 +7,14 @@ import re
 import socket
 import sys
 import urllib.request
+from collections.abc import Sequence
 from typing import Optional
 
 from tests.lab import machine
 from tests.lab.containers import Docker
 from tests.lab.daemon import Daemon
 from tests.lab.demo import screen
-from tests.lab.demo.stage import Box, RealStage, SimStage, Stage, lines_of
+from tests.lab.demo.stage import Box, RealStage, SimStage, Stage, entries_of, lines_of
 from tests.lab.errors import LabError
 from tests.lab.node import Node
 from tests.lab.poll import until
@@ -112,15 +113,23 @@ def first_loss(stage: Stage, guard: Daemon) -> Box:
     screen.command(box.shown)
     until(lambda: bool(lines_of(guard, box.scope, ["found"])), 20, "gpuguard to learn the container")
     screen.quote(lines_of(guard, box.scope, ["found"]))
-    reload_while_opening(stage, box, "healed")
+    gaps = reload_while_opening(stage, box, "healed")
     until(lambda: bool(lines_of(guard, box.scope, ["declared"])), 20, "gpuguard to mend the container")
     screen.quote(lines_of(guard, box.scope, ["lost", "repaired", "declared"]))
-    screen.say(
-        "gpuguard's time is an upper bound, from the start of the reload on; the gap that a process meets is shorter"
-    )
+    for entry in entries_of(guard, box.scope, ["repaired"]):
+        screen.say(which_bound(entry.get("outage_usec"), gaps))
     screen.lists(stage.list_shown, before, box.gpu_rules())
     show_open(box)
     return box
+
+
+def which_bound(told: Optional[float], gaps: Sequence[float]) -> str:
+    """Say what gpuguard's time has to do with the gaps that a process met; all in microseconds."""
+    if told is None:
+        return "since when they were gone gpuguard does not know"
+    if gaps and told < max(gaps):
+        return "gpuguard's time is a lower bound, from when it noticed the write on; the gap a process meets is longer"
+    return "gpuguard's time is an upper bound, from the start of the reload on; the gap that a process meets is shorter"
 
 
 def next_reload(stage: Stage, guard: Daemon, box: Box) -> None:
@@ -157,8 +166,8 @@ def before_the_loss(stage: Stage, guard: Daemon) -> None:
     screen.say("losses seen                         " + (screen.bad(str(len(lost))) if lost else screen.good("0")))
 
 
-def reload_while_opening(stage: Stage, box: Box, what: str) -> None:
-    """Reload, with a process in the container that opens /dev/nvidia0 in a tight loop."""
+def reload_while_opening(stage: Stage, box: Box, what: str) -> list[float]:
+    """Reload, with a process in the container that opens /dev/nvidia0 in a tight loop. Return its gaps, in µs."""
     screen.command(stage.reload_shown)
     with box.opening() as reports:
         stage.reload()
@@ -168,6 +177,7 @@ def reload_while_opening(stage: Stage, box: Box, what: str) -> None:
         lengths = ", ".join(f"{gap.length_us / 1000:.2f} ms" for gap in report.gaps)
         outcome = f"denied for {lengths} ({what})" if report.gaps else "never denied"
         screen.say(f"{'a process that opens all the time':<36}{report.opens} opens, {outcome}")
+    return [gap.length_us for report in reports for gap in report.gaps]
 
 
 def show_open(box: Box) -> None:

@@ -9,7 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Optional, Union
+from typing import Any, Optional, Union
 
 from gpuguard.kernel.devices_v1 import DevicesV1
 from gpuguard.kernel.devices_v2 import DevicesV2
@@ -17,6 +17,7 @@ from gpuguard.model.ruleset import RuleSet
 from tests.lab.containers import Container, Docker
 from tests.lab.daemon import Daemon
 from tests.lab.devices import CTL, GPU0, UVM
+from tests.lab.errors import LabError
 from tests.lab.node import Node
 from tests.lab.prober import Prober, Report
 from tests.lab.sim.node import SimNode
@@ -74,7 +75,7 @@ class Stage(ABC):
 
     @abstractmethod
     def gpuguard(self, *argv: str) -> str:
-        """Run one of gpuguard's commands and return what it printed."""
+        """Run one of gpuguard's commands and return what it printed. Raises LabError when it fails."""
 
 
 class _RealBox(Box):
@@ -134,7 +135,7 @@ class RealStage(Stage):
     def gpuguard(self, *argv: str) -> str:
         """Run it in the node."""
         command = ["env", "-C", str(Path.cwd()), sys.executable, "-m", "gpuguard", *argv]
-        return self._node.run([*command, "--config", "/root/gpuguard.toml"], check=False).stdout
+        return self._node.run([*command, "--config", "/root/gpuguard.toml"]).stdout
 
 
 class _SimBox(Box):
@@ -176,7 +177,10 @@ class SimStage(Stage):
     def gpuguard(self, *argv: str) -> str:
         """Run it with the same paths."""
         command = [sys.executable, "-m", "gpuguard", *argv, "--config", str(self._config)]
-        return subprocess.run(command, capture_output=True, text=True, check=False).stdout
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode:
+            raise LabError(f"gpuguard {' '.join(argv)} failed with status {done.returncode}: {done.stderr.strip()}")
+        return done.stdout
 
     @property
     def _config(self) -> Path:
@@ -184,7 +188,12 @@ class SimStage(Stage):
 
 
 def lines_of(daemon: Daemon, scope: str, kinds: Iterable[str]) -> list[str]:
-    """Return the messages of these kinds that gpuguard logged, as JSON lines, about one scope."""
+    """Return the messages of these kinds that gpuguard logged about one scope."""
+    return [entry["event"] for entry in entries_of(daemon, scope, kinds)]
+
+
+def entries_of(daemon: Daemon, scope: str, kinds: Iterable[str]) -> list[dict[str, Any]]:
+    """Return the entries of these kinds that gpuguard logged, as JSON lines, about one scope."""
     wanted = set(kinds)
     entries = [json.loads(line) for line in daemon.output().splitlines() if line.startswith("{")]
-    return [entry["event"] for entry in entries if entry.get("kind") in wanted and entry.get("scope") == scope]
+    return [entry for entry in entries if entry.get("kind") in wanted and entry.get("scope") == scope]

@@ -74,4 +74,5 @@ async def _work(loop: asyncio.AbstractEventLoop, queue: asyncio.Queue[Job]) -> N
 
 if __name__ == "__main__":
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    os.umask(0o022)  # gpuguard believes no file that a group can write
     asyncio.run(run(Path(sys.argv[1])))
