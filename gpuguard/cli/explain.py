@@ -16,7 +16,7 @@ from typing import Optional
 from gpuguard.cli import codes, colour, status, table
 from gpuguard.cli.colour import paint
 from gpuguard.cli.settings import load
-from gpuguard.cli.table import Cell
+from gpuguard.cli.table import Cell, Names
 from gpuguard.model.advice import advice
 from gpuguard.model.device_filter import DeviceFilter, Owner
 from gpuguard.model.explanation import Comparison, Denier, Explanation
@@ -26,6 +26,7 @@ from gpuguard.model.state import State
 from gpuguard.report.phrases import Phrases
 
 _HEADER = ("DEVICE", "NODE", "ENTITLED", "NOW", "SYSTEMD WRITES", "AFTER RELOAD", "DENIED BY")
+_NODES = Names(_HEADER.index("NODE"), left=0)
 _UNKNOWN = Cell("cannot tell", colour.YELLOW)
 _AFTER = {True: ("kept", "LOST"), False: ("allowed", "DENIED"), None: ("allowed", "DENIED")}
 
@@ -119,7 +120,8 @@ def people(
     lines = list(_head(explanation, colours=colours))
     shown = [one for one in explanation.comparisons if everything or one.matters]
     if shown:
-        lines += ["", *table.render(_HEADER, [_row(one, explanation) for one in shown], width, colours=colours)]
+        rows = [_row(one, explanation) for one in shown]
+        lines += ["", *table.render(_HEADER, rows, width, colours=colours, names=_NODES)]
     hidden = len(explanation.comparisons) - len(shown)
     if hidden:
         lines.append(f"other rules, which need no attention: {hidden} (--all shows them)")

@@ -12,7 +12,7 @@ from typing import Optional
 
 from gpuguard.cli import codes, colour, status, table
 from gpuguard.cli.settings import load
-from gpuguard.cli.table import Cell
+from gpuguard.cli.table import Cell, Names
 from gpuguard.model.container_name import short_id
 from gpuguard.model.reports import Repair, RepairReport
 
@@ -50,7 +50,7 @@ def people(report: RepairReport, *, width: Optional[int] = None, colours: bool =
         return "no GPU container on this node"
     header = ("CONTAINER", "ID", *(_PLANNED if report.dry_run else _DONE))
     rows = [_row(repair) for repair in sorted(report.repairs, key=_gravity)]
-    return "\n".join(table.render(header, rows, width, colours=colours, name=0))
+    return "\n".join(table.render(header, rows, width, colours=colours, names=Names(0)))
 
 
 def _gravity(repair: Repair) -> tuple[object, ...]:

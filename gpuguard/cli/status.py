@@ -15,7 +15,7 @@ from typing import Optional
 from gpuguard.cli import codes, colour, table
 from gpuguard.cli.screen import excerpt
 from gpuguard.cli.settings import load
-from gpuguard.cli.table import Cell
+from gpuguard.cli.table import Cell, Names
 from gpuguard.config import Settings
 from gpuguard.errors import ConfigError
 from gpuguard.model.container_name import short_id
@@ -116,7 +116,7 @@ def people(node: NodeStatus, *, width: Optional[int] = None, colours: bool = Fal
     lines = [f"cgroup {node.cgroup}, {systemd}, mode {node.mode}, daemon {node.daemon}"]
     if shown:
         rows = [row for container in shown for row in _rows(container)]
-        lines += ["", *table.render(_HEADER, rows, width, colours=colours, name=_HEADER.index("CONTAINER")), ""]
+        lines += ["", *table.render(_HEADER, rows, width, colours=colours, names=Names(_HEADER.index("CONTAINER"))), ""]
     lines += _remarks(shown)
     hidden = len(node.containers) - len(shown)
     if hidden:

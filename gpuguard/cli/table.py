@@ -24,6 +24,14 @@ class Cell:
     colour: str = ""
 
 
+@dataclass(frozen=True)
+class Names:
+    """The column of names, which may be long, and how much room it must leave to the last column."""
+
+    column: int
+    left: int = _NARROWEST
+
+
 def printable(text: str) -> str:
     """Return the text without anything that a terminal would obey: names come from outside."""
     return "".join(letter if letter.isprintable() else "?" for letter in text)
@@ -35,16 +43,16 @@ def render(
     width: Optional[int],
     *,
     colours: bool,
-    name: Optional[int] = None,
+    names: Optional[Names] = None,
 ) -> Iterator[str]:
     """Yield the lines of a table, each column as wide as its widest cell.
 
     The last column is folded at `width` columns of the terminal, or below its row where the others leave no room; None
-    folds nothing. `name` is the column of names, which may be long: one for which there is no room has a line of its
-    own below its row, whole, to be copied.
+    folds nothing. One of the `names` for which there is no room has a line of its own below its row, whole, to be
+    copied.
     """
     table = [[Cell(title) for title in header], *([Cell(printable(c.text), c.colour) for c in row] for row in rows)]
-    below = [""] * len(table) if name is None or width is None else _take_out(table, name, width)
+    below = [""] * len(table) if names is None or width is None else _take_out(table, names.column, width - names.left)
     widths = [max(map(len, column)) for column in _columns(table)[:-1]]
     indent = sum(widths) + len(_GAP) * len(widths)
     for row, long_name, (beside, beneath) in zip(table, below, _placed([row[-1].text for row in table], indent, width)):
@@ -81,7 +89,7 @@ def _take_out(table: list[list[Cell]], name: int, width: int) -> list[str]:
     """Take out of a table the names that are too long for it, all where not even the title has room; return them."""
     names = [row[name].text for row in table]
     others = [max(map(len, column)) for at, column in enumerate(_columns(table)[:-1]) if at != name]
-    room = width - sum(others) - len(_GAP) * (len(others) + 1) - _NARROWEST
+    room = width - sum(others) - len(_GAP) * (len(others) + 1)
     if len(names[0]) > room:
         for row in table:
             del row[name]

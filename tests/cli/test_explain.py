@@ -99,6 +99,20 @@ class TestPeople:
         """Yes, no, and cannot tell are told apart in every column."""
         assert row(people(explained(State.AT_RISK, compared(**changes))), "c 195:0 rw")[2:6] == cells
 
+    def test_eighty_columns(self) -> None:
+        """On a narrow terminal the table is no wider than that: a long node's name and who denies are below the row."""
+        long = lost(Denier(GROUP, 12, Owner.SYSTEMD), line="c 237:1 rw", node="/dev/nvidia-caps/nvidia-cap1")
+        text = people(explained(State.LOST, compared(), long, cgroup="v2"), width=80)
+        start = text.index("DEVICE ")
+        assert text[start : text.index("\n\n", start)].splitlines() == [
+            "DEVICE      NODE          ENTITLED  NOW      SYSTEMD WRITES  AFTER RELOAD",
+            "  DENIED BY",
+            "c 195:0 rw  /dev/nvidia0  yes       allowed  yes             kept          -",
+            "c 237:1 rw                yes       DENIED   yes             DENIED",
+            "  /dev/nvidia-caps/nvidia-cap1",
+            "  program 12 on the scope",
+        ]
+
     def test_the_programs(self) -> None:
         """Each with its level, id, owner, and what it comes down to; who denies is named in the rule's line."""
         filters = (systemd("c 1:3 rwm"), runtime("c 195:0 rw", exact=False), runtime("c 1:3 rwm", on="/a.slice"))

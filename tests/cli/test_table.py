@@ -7,7 +7,7 @@ from typing import Optional
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuguard.cli.table import NONE, Cell, render
+from gpuguard.cli.table import NONE, Cell, Names, render
 
 HEADER = ("STATE", "CONTAINER", "DEVICES")
 # What Kubernetes takes, three times.
@@ -17,7 +17,7 @@ LONGEST = "/".join(letter * 253 for letter in "abc")
 def lines(width: Optional[int], *names: str) -> list[str]:
     """Return a table of containers with these names."""
     rows = [[Cell("lost"), Cell(name), Cell("nvidia0 nvidia1 nvidia2 nvidiactl")] for name in names]
-    return list(render(HEADER, rows, width, colours=False, name=1))
+    return list(render(HEADER, rows, width, colours=False, names=Names(1)))
 
 
 def test_a_long_name_leaves_the_others_in_their_column() -> None:
