@@ -9,6 +9,7 @@ import re
 import shutil
 import sys
 import time
+from collections import Counter
 from collections.abc import Iterator
 from typing import Optional
 
@@ -220,9 +221,12 @@ def _device_name(device: DeviceStatus) -> str:
 def _remarks(containers: list[ContainerStatus]) -> list[str]:
     """Say what does not fit into a column: why, and what a container may use that is not given back to it."""
     names: dict[str, list[str]] = {}
+    calls = Counter(map(brief_name, containers))
     for container in containers:
+        name = brief_name(container)
+        called = name if calls[name] == 1 else f"{name} ({short_id(container.id)})"
         for remark in _about(container):
-            names.setdefault(remark, []).append(brief_name(container))
+            names.setdefault(remark, []).append(called)
     remarks = [table.printable(f"{named(those)}: {remark}") for remark, those in names.items()]
     remarks += map(table.printable, unmanaged(containers))
     return [*remarks, ""] if remarks else []

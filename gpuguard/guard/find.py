@@ -82,7 +82,11 @@ def _called(scope: Scope) -> frozenset[str]:
 
 
 def _listed(scopes: Iterable[Scope], told: Callable[[Scope], str]) -> str:
-    """Return a line for each: what to type, and what people call it."""
-    lines = sorted(f"\n  {told(scope)}  {scope.record.identity.full_name}".rstrip() for scope in scopes)
+    """Return a line for each: what to type, whose it is, and what people call it."""
+    lines = sorted(f"\n  {told(scope)}  {_who(scope)}" for scope in scopes)
     more = len(lines) - _MOST_TOLD
     return "".join(lines[:_MOST_TOLD]) + (f"\n  and {more} more" if more > 0 else "")
+
+
+def _who(scope: Scope) -> str:
+    return f"{scope.record.runtime or scope.container.runtime} {scope.record.identity.full_name}".rstrip()

@@ -117,6 +117,12 @@ def test_one_reason_of_many_is_told_once() -> None:
     assert lines[-4:-2] == ["x: denied", "job0, job1, job2, job3, job4 and 2 more: no spelling"]
 
 
+def test_of_two_with_one_name_a_remark_tells_which() -> None:
+    """Docker and Podman may both have a trainer: the one that a reason is about is told by its id."""
+    podmans = replace(container("trainer", State.LOST), id="podmans.service", reason="denied")
+    assert "\ntrainer (podmans.service): denied\n" in people(node(podmans, container("trainer", State.PROTECTED)))
+
+
 def test_a_reason_does_not_repeat_the_containers_own_path() -> None:
     """A hundred characters that say nothing new; the path of another group stays."""
     lost = container("x", State.LOST)

@@ -40,7 +40,7 @@ async def test_a_short_id_of_two(sim: SimNode, station: Station) -> None:
         await post.becomes(scope, State.PROTECTED)
     with pytest.raises(NotFoundError) as refusal:
         find(post.guard, "a" * 12)
-    told = "".join(f"\n  {id_of(scope)}" for scope in scopes)
+    told = "".join(f"\n  {id_of(scope)}  docker" for scope in scopes)
     assert str(refusal.value) == f"{'a' * 12}: 2 GPU containers have an id that begins so; give all of it:{told}"
     assert find(post.guard, id_of(scopes[1])).target.unit == scopes[1].name
 
@@ -58,7 +58,7 @@ async def test_by_name(sim: SimNode, station: Station) -> None:
     assert find(post.guard, id_of(scopes[0])[:12]) is post.of(scopes[0])
     with pytest.raises(NotFoundError) as refusal:
         find(post.guard, "web")
-    told = sorted([f"  {id_of(scopes[0])[:12]}  ml/pod-0/web", f"  {id_of(scopes[1])[:12]}  web"])
+    told = sorted([f"  {id_of(scopes[0])[:12]}  docker ml/pod-0/web", f"  {id_of(scopes[1])[:12]}  docker web"])
     assert str(refusal.value).splitlines() == ["web: 2 GPU containers have this name; give an id:", *told]
 
 
@@ -101,7 +101,7 @@ async def test_who_mistypes_is_told_what_there_is(sim: SimNode, station: Station
         find(post.guard, id_of(scopes[1])[:8] if typed == "ID" else typed)
     first, *told = str(refusal.value).splitlines()
     assert first.endswith("; did you mean:") == bool(meant)
-    assert set(told) == {f"  {id_of(scopes[n])[:12]}  {names[n].full_name}" for n in meant}
+    assert set(told) == {f"  {id_of(scopes[n])[:12]}  docker {names[n].full_name}" for n in meant}
 
 
 async def test_a_container_without_gpu(sim: SimNode, station: Station) -> None:
