@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import socket
 import struct
 import subprocess
@@ -24,15 +25,18 @@ from tests.kernel.groups import MOUNT, Groups
 from tests.sentinel.driven import rules
 
 GPU0, GPU1, NULL = "c 195:0 rw", "c 195:1 rw", "c 1:3 rwm"
+NOBODY = 0
+"""The number of a process outside the pid namespace."""
 _MUCH = 1 << 20
 
 
 class Inside:
     """A loop that goes round when it is told to, and scopes that no systemd knows. Get it by `inside()`."""
 
-    def __init__(self, groups: Groups, writes: Writes, daemon: socket.socket) -> None:
+    def __init__(self, groups: Groups, writes: Writes, daemon: socket.socket, dozer: socket.socket) -> None:
         self.groups = groups
         self.writes = writes
+        self.dozer = dozer
         self._daemon = daemon
 
     def watch(self, *, undeclared: tuple[str, ...] = (), declared: tuple[str, ...] = (), heal: bool = True) -> Scope:
@@ -74,7 +78,7 @@ class Inside:
 
 @contextmanager
 def inside(groups: Groups, monkeypatch: pytest.MonkeyPatch) -> Iterator[Inside]:
-    """Make one that has no dozer: nobody writes to the other end of its socket."""
+    """Make one with nobody in its dozer's place."""
     daemon, ours = socket.socketpair()
     mine, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     monkeypatch.setattr(dozer, "start", lambda *_: mine)
@@ -82,7 +86,7 @@ def inside(groups: Groups, monkeypatch: pytest.MonkeyPatch) -> Iterator[Inside]:
         daemon.setblocking(False)  # noqa: FBT003 - its only argument
         settings = Settings("v1", MOUNT.parent, Path("/proc"), link.fileno(), 2, 60.0, 30.0)
         writes = Writes(link, settings)
-        yield Inside(groups, writes, daemon)
+        yield Inside(groups, writes, daemon, its)
         for scope in writes._scopes:
             writes._scopes.drop(scope)
         for group in (writes._scopes.denies, writes._scopes.allows, writes._scopes.calm):
@@ -94,3 +98,8 @@ def event(pid: int, key: bytes) -> bytes:
     length = HANDLE_AT + len(key)
     head = EVENT.pack(length, 3, 0, EVENT.size, 2, -1, pid)
     return head + struct.pack("=BBHQ", 1, 0, length - EVENT.size, 0) + key
+
+
+def descriptors() -> int:
+    """Return how many files this process has open."""
+    return len(os.listdir("/proc/self/fd"))  # noqa: PTH208 - its own descriptor is in it each time

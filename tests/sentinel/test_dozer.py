@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import signal
+import socket
 import subprocess
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,12 +18,14 @@ import pytest
 
 from gpuguard.kernel.fanotify import Fanotify
 from gpuguard.model.write import Watched
+from gpuguard.sentinel import dozer as module
 from gpuguard.sentinel.dozer import start
 from tests.kernel.groups import Groups
 from tests.lab.poll import until
 from tests.lab.process import children
 from tests.model.looks import rules
 from tests.sentinel.driven import Driven, driven_here
+from tests.sentinel.inside import event
 
 GPU, NULL = "c 195:0 rw", "c 1:3 rwm"
 
@@ -69,6 +74,17 @@ def test_ends_with_the_sentinel(here: Driven) -> None:
     assert here.socket.recv(1) == b""
 
 
+def test_the_daemon_sees_the_sentinel_s_end(here: Driven) -> None:
+    """Also where this process has not come to its own yet."""
+    pid = dozer(here)
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        here.process.send_signal(signal.SIGKILL)
+        assert here.socket.recv(1) == b""
+    finally:
+        os.kill(pid, signal.SIGCONT)
+
+
 def test_is_done_without_when_it_is_gone(here: Driven, kernel: Groups) -> None:
     """The sentinel hears for itself then."""
     os.kill(dozer(here), signal.SIGKILL)
@@ -86,6 +102,39 @@ def test_its_end_before_it_has_read_what_it_was_asked(here: Driven, kernel: Grou
     until(lambda: _zombie(pid), 5, "its end")
     deny_all(kernel)
     until(lambda: kernel.lines(kernel.scope) == [GPU], 5, "the device to be back")
+
+
+@pytest.mark.parametrize(
+    ("pids", "alone"), [((1,), True), ((1, 1), True), ((1, 77), False), ((77, 1), False), ((1, 0), False)]
+)
+def test_whose_writes_can_wait(pids: tuple[int, ...], alone: bool) -> None:
+    """Systemd's alone: others may be gone soon."""
+    assert module._all_by_systemd(b"".join(event(pid, b"\x08\0\0\0\xfe\0\0\0" + bytes(8)) for pid in pids)) is alone
+
+
+def test_gives_systemd_time_and_comes_back_when_it_is_asked() -> None:
+    """What was heard before is passed on first."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    reader, writer = os.pipe()
+    os.set_blocking(reader, False)
+
+    def doze() -> None:
+        with contextlib.suppress(SystemExit):
+            module._doze(reader, theirs)
+
+    with ours, theirs:
+        thread = threading.Thread(target=doze)
+        thread.start()
+        began = time.monotonic()
+        os.write(writer, event(1, bytes(16)))
+        assert ours.recv(100) == event(1, bytes(16))
+        assert time.monotonic() - began >= 0.003
+        ours.send(module.ASKED)
+        assert ours.recv(100) == module.ASKED
+        ours.shutdown(socket.SHUT_RDWR)
+        thread.join()
+    os.close(reader)
+    os.close(writer)
 
 
 def test_where_there_may_be_no_more_processes(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,6 +12,7 @@ from gpuguard.model.backoff import Backoff
 from gpuguard.model.process import Process
 from gpuguard.model.write import Watched
 from gpuguard.sentinel import healing
+from gpuguard.sentinel.reflex import Reflex
 from gpuguard.sentinel.scope import Happening, Scope
 from tests.model.looks import GROUP, rules
 
@@ -40,10 +41,17 @@ class Files:
         return None
 
 
-def a_scope(files: Files, *, undeclared: tuple[str, ...] = (), declared: tuple[str, ...] = ()) -> Scope:
+def a_scope(
+    files: Files,
+    *,
+    undeclared: tuple[str, ...] = (),
+    declared: tuple[str, ...] = (),
+    heal: bool = True,
+    most: int = 2,
+) -> Scope:
     """Return a scope whose list was looked at."""
-    watched = Watched(GROUP, 7, rules(*undeclared), rules(*declared))
-    scope = Scope(watched, cast("DeviceFiles", files), Backoff(2, 60.0, 30.0))
+    watched = Watched(GROUP, 7, rules(*undeclared), rules(*declared), heal)
+    scope = Scope(watched, cast("DeviceFiles", files), Backoff(most, 60.0, 30.0))
     scope.look()
     return scope
 
@@ -127,6 +135,15 @@ def test_what_is_meant_is_respected() -> None:
     assert (files.written, scope.revoked) == ([], rules(GPU0))
 
 
+def test_where_more_is_missing_nothing_is_meant() -> None:
+    """Something was taken before, by whomever: it is a loss."""
+    files = Files(*BASICS, GPU0)
+    scope = a_scope(files, undeclared=(GPU0, GPU1))
+    files.lines.remove(GPU0)
+    healing.at_once(happening(scope, OTHER))
+    assert (files.written, scope.revoked) == ([GPU0, GPU1], frozenset())
+
+
 def test_a_fight_ends_in_a_pause() -> None:
     """Two repairs after another than systemd are made, the third is refused; after systemd any number."""
     files = Files(*BASICS, GPU0)
@@ -139,3 +156,69 @@ def test_a_fight_ends_in_a_pause() -> None:
     one = happening(scope)
     healing.at_once(one)
     assert one.restored == rules(GPU0)
+
+
+def test_where_it_must_only_look() -> None:
+    """Nothing is written, nor looked for again."""
+    files = Files(*BASICS, GPU0, GPU1)
+    scope = a_scope(files, undeclared=(GPU0,), declared=(GPU1,), heal=False)
+    files.lines = []
+    one = happening(scope)
+    assert not healing.at_once(one)
+    scope.open = [one]
+    assert not healing.the_rest([one], lambda _: False)
+    assert (files.written, one.restored, one.refused, one.after) == ([], frozenset(), False, b"")
+
+
+@pytest.mark.parametrize(
+    ("there", "again", "whole", "restored"),
+    [
+        ([GPU0, GPU1], False, True, (GPU0,)),
+        ([GPU0], True, False, (GPU0,)),  # systemd is about to write the other
+        ([GPU1], False, False, ()),  # somebody has taken it again
+    ],
+)
+def test_what_came_of_what_was_done_at_once(there: list[str], again: bool, whole: bool, restored: tuple[str]) -> None:
+    """It is said of what is read back, and when it was written."""
+    files = Files(*BASICS, GPU0, GPU1)
+    scope = a_scope(files, undeclared=(GPU0,), declared=(GPU1,))
+    files.lines, before = there, scope.seen
+    one = happening(scope)
+    assert healing.after_reflex(one, Reflex(5.0, b"", 6.0)) is again
+    assert (one.before, one.after, one.restored) == (before, b"", rules(*restored))
+    assert one.whole_at == (6.0 if whole else None)
+
+
+def test_where_nothing_was_lost_nothing_is_whole_again() -> None:
+    """Of what gpuguard guards: systemd may have taken something else."""
+    files = Files(*BASICS, GPU0)
+    scope = a_scope(files, undeclared=(GPU0,))
+    one = happening(scope)
+    assert not healing.after_reflex(one, Reflex(5.0, f"{GPU0}\n".encode(), 6.0))
+    assert (one.restored, one.whole_at) == (frozenset(), None)
+
+
+@pytest.mark.parametrize("most", [1, 2])
+def test_both_looks_are_one_repair(most: int) -> None:
+    """What is given back at once and what a little later; so often as it is allowed."""
+    files = Files(*BASICS, GPU0, GPU1)
+    scope = a_scope(files, undeclared=(GPU0,), declared=(GPU1,), most=most)
+    for number in range(most + 1):
+        files.lines = []
+        one = happening(scope, OTHER)
+        if healing.at_once(one):
+            healing.the_rest([one], lambda _: False)
+        assert (one.refused, one.restored) == ((False, rules(GPU0, GPU1)) if number < most else (True, frozenset()))
+
+
+def test_what_systemd_took_as_well_counts_for_nobody() -> None:
+    """It is given back however often others have taken something."""
+    files = Files(*BASICS, GPU1)
+    scope = a_scope(files, declared=(GPU1,), most=1)
+    for _ in range(2):
+        files.lines = []
+        both = [happening(scope, OTHER, ago=0.1), happening(scope, ago=0.1)]
+        assert all(healing.at_once(one) for one in both)
+        assert not healing.the_rest(both, lambda _: False)
+        assert [one.restored for one in both] == [frozenset(), rules(GPU1)]
+        assert all(one.whole_at is not None for one in both)

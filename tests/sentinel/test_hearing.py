@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import os
+import time
+from functools import partial
+from typing import Any, cast
+
 import pytest
 
-from gpuguard.model.process import Role
-from gpuguard.model.write import Watched
+from gpuguard.kernel.device_files import GLANCE
+from gpuguard.model.process import INIT, Role
+from gpuguard.model.write import Watched, Write
+from gpuguard.sentinel.hearing import Hearing
+from gpuguard.sentinel.reflex import Reflex
+from gpuguard.sentinel.wire import Overflow
 from tests.lab.scope import Scope
 from tests.sentinel.driven import GPU, Driven, group, inode, listed, one, rules, shell, until_whole
-
-pytestmark = pytest.mark.cgroup("v1")
+from tests.sentinel.inside import GPU0, GPU1, NOBODY, NULL, Inside
 
 TRIES = 10
 TOGETHER = """
@@ -35,6 +43,7 @@ with open(f"/sys/fs/cgroup/devices{group}/devices.allow", "wb", 0) as allow:
 """
 
 
+@pytest.mark.cgroup("v1")
 class TestOnPurpose:
     """A single rule that an identified program of the host takes away."""
 
@@ -91,6 +100,7 @@ class TestOnPurpose:
         assert writes[Role.CONTAINER].before is not None
 
 
+@pytest.mark.cgroup("v1")
 class TestGrowing:
     """A scope that is given its rules just now."""
 
@@ -103,3 +113,87 @@ class TestGrowing:
             before = next((write.before for write in sentinel.writes() if write.denied), None)
             seen += before is not None and not before.missing(rules("c 195:1 rw"))
         assert seen > TRIES / 2
+
+
+@pytest.mark.parametrize(("parent", "others"), [(0, set[int]()), (1, set[int]()), (77, {77})])
+def test_whose_writes_are_its_own(monkeypatch: pytest.MonkeyPatch, parent: int, others: set[int]) -> None:
+    """Its daemon's as well: not systemd's where that is its parent, nor those of whoever cannot be seen."""
+    monkeypatch.setattr(os, "getppid", lambda: parent)
+    nothing = cast("Any", None)
+    assert Hearing(nothing, nothing, nothing, nothing, nothing)._own == {os.getpid()} | others
+
+
+class TestInside:
+    """One event after the other, in this process."""
+
+    def test_a_long_list_is_read_again(self, loop: Inside) -> None:
+        """The end of a glance may be in the middle of a rule."""
+        scope = loop.watch(undeclared=(GPU0, *(f"c 240:{minor} rw" for minor in range(400))))
+        now, text = time.monotonic(), scope.files.read()
+        loop.groups.deny(loop.groups.scope, "a")
+        loop.writes._hearing.denied(scope.keys[0], INIT, Reflex(now, text[:GLANCE], now))
+        (write,) = loop.told()
+        assert isinstance(write, Write)
+        assert (write.error, write.restored) == (None, scope.watched.undeclared)
+
+    @pytest.mark.invariant(10)
+    def test_too_many_events(self, loop: Inside) -> None:
+        """Of either kind: there is a pause."""
+        scope = loop.watch(undeclared=(GPU0,))
+        for hear, file in ((partial(loop.writes._hearing.denied, done=None), 0), (loop.writes._hearing.allowed, 1)):
+            scope._since, scope._denies, scope._events = time.monotonic(), 499, 4998
+            hear(scope.keys[file], NOBODY)
+            resting = [scope.resting]
+            scope._denies, scope._events = 500, 5000
+            hear(scope.keys[file], NOBODY)
+            assert [*resting, scope.resting] == [False, True]
+            assert Overflow() in loop.told()
+            loop.writes._watching._resume(scope)
+
+    @pytest.mark.parametrize(
+        ("pid", "ago", "settles", "told"),
+        [
+            (os.getpid(), 9.0, False, False),  # what it has given back itself
+            (os.getppid(), 9.0, True, False),  # the daemon
+            (INIT, 0.5, True, False),  # the rest of a rewrite
+            (INIT, 1.5, True, True),
+            (NOBODY, 0.5, True, True),
+        ],
+    )
+    def test_who_is_told_to_have_allowed(
+        self, loop: Inside, pid: int, ago: float, *, settles: bool, told: bool
+    ) -> None:
+        """Whoever is not the sentinel or the daemon, and what systemd does besides its rewrites; once."""
+        scope = loop.watch(undeclared=(GPU0,))
+        scope.rewritten_at = time.monotonic() - ago
+        loop.writes._hearing._own = frozenset({os.getpid(), os.getppid()})
+        loop.groups.allow(loop.groups.scope, GPU1)
+        loop.writes._hearing.allowed(scope.keys[1], pid)
+        assert scope.settling is settles
+        loop.writes._hearing._settled(scope)
+        writes = [write for write in loop.told() if isinstance(write, Write)]
+        assert [(write.pid, write.denied) for write in writes] == ([(pid, False)] if told else [])
+        assert all(write.before is not None and write.before.missing(rules(GPU1)) for write in writes)
+        loop.writes._hearing._settled(scope)
+        assert loop.told() == []
+
+    def test_the_last_of_systemd_s_allows(self, loop: Inside) -> None:
+        """All is there again as soon as it is, and that is told; not while something is missing."""
+        scope = loop.watch(declared=(GPU0,))
+        loop.groups.deny(loop.groups.scope, "a")
+        loop.writes._hearing.denied(scope.keys[0], INIT, None)
+        for line, waits in ((NULL, 1), (GPU0, 0)):
+            loop.groups.allow(loop.groups.scope, line)
+            loop.writes._hearing.allowed(scope.keys[1], INIT)
+            assert len(scope.open) == waits
+        (write,) = loop.told()
+        assert isinstance(write, Write)
+        assert (write.restored, write.whole_at is not None) == (frozenset(), True)
+
+    def test_a_scope_that_is_let_go_of_meanwhile(self, loop: Inside) -> None:
+        """Nothing is told of what was allowed there."""
+        scope = loop.watch(undeclared=(GPU0,))
+        loop.writes._hearing.allowed(scope.keys[1], NOBODY)
+        loop.writes._watching.forget(scope.watched.control_group)
+        loop.writes._hearing._settled(scope)
+        assert loop.told() == []

@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 import time
+from typing import Any
 
 import pytest
 
-from gpuguard.model.process import Role
+from gpuguard.model.process import INIT, Role
 from gpuguard.model.ruleset import RuleSet
-from gpuguard.model.write import Watched
+from gpuguard.model.write import Watched, Write
+from gpuguard.sentinel.scope import Happening
 from gpuguard.sentinel.wire import Blind
 from tests.lab.node import Node
 from tests.lab.poll import until
 from tests.lab.scope import Scope
 from tests.sentinel.driven import DECLARED, GPU, Driven, give, group, inode, listed, one, rules, shell, until_whole
-
-pytestmark = pytest.mark.cgroup("v1")
-
-NULL = "c 1:3 rwm"
+from tests.sentinel.inside import GPU0, NOBODY, NULL, Inside
 
 
+@pytest.mark.cgroup("v1")
 class TestLosses:
     """What is taken away comes back."""
 
@@ -139,6 +139,7 @@ class TestLosses:
         until(lambda: any(write.writer is None for write in sentinel.writes()), 5, "a write by nobody who can be seen")
 
 
+@pytest.mark.cgroup("v1")
 class TestDeclared:
     """Rules that systemd writes itself."""
 
@@ -165,3 +166,64 @@ class TestDeclared:
         assert write.restored == rules(*GPU)
         assert write.whole_at is not None
         assert write.whole_at - write.at >= 0.002
+
+
+class TestInside:
+    """One scope, in this process."""
+
+    @pytest.mark.parametrize("pid", [INIT, NOBODY])
+    def test_systemd_alone_is_left_alone(self, loop: Inside, pid: int) -> None:
+        """For as long as it may take to write what it knows."""
+        scope = loop.watch(declared=(GPU0,))
+        loop.groups.deny(loop.groups.scope, "a")
+        one = Happening(scope, time.monotonic(), denied=True, pid=pid)
+        loop.writes._losses.heal(one)
+        assert loop.writes._losses.quiet_until == (pytest.approx(one.at + 0.002) if pid == INIT else 0.0)
+        assert scope.open == [one]
+
+    def test_the_second_look(self, loop: Inside, monkeypatch: pytest.MonkeyPatch) -> None:
+        """It is of the last write, and put off while systemd is at it."""
+        losses, busy = loop.writes._losses, [False]
+        scope = loop.watch(declared=(GPU0,))
+        monkeypatch.setattr(loop.writes._teller, "runs", lambda _: busy[0])
+        loop.groups.deny(loop.groups.scope, "a")
+        for later in (0.0, 1.0):
+            losses.heal(Happening(scope, time.monotonic() + later, denied=True, pid=INIT))
+        losses._look_again(scope)
+        assert (len(scope.open), loop.groups.lines(loop.groups.scope)) == (2, [])
+        scope.open[-1].at -= 1.01
+        busy[0] = True
+        losses._look_again(scope)
+        assert (len(scope.open), loop.groups.lines(loop.groups.scope)) == (2, [])
+        busy[0] = False
+        losses._look_again(scope)
+        assert (scope.open, loop.groups.lines(loop.groups.scope)) == ([], [GPU0])
+        assert [write.restored for write in loop.told() if isinstance(write, Write)] == [rules(GPU0), frozenset()]
+
+    def test_where_it_must_only_look(self, loop: Inside) -> None:
+        """What is missing when it is told to watch stays so."""
+        scope = loop.watch(undeclared=(GPU0,))
+        loop.groups.deny(loop.groups.scope, "a")
+        loop.watch(undeclared=(GPU0,), heal=False)
+        assert scope.open == []
+
+    @pytest.mark.parametrize(
+        ("told", "made"),
+        [
+            (False, {"pid": NOBODY}),
+            (True, {"pid": INIT}),
+            (True, {"pid": NOBODY, "after": b"a *:* rwm\n", "before": b"a *:* rwm\n"}),
+            (False, {"pid": NOBODY, "denied": False, "after": b""}),
+            (True, {"pid": NOBODY, "denied": True, "after": b""}),
+            (True, {"pid": NOBODY, "denied": False, "after": b"", "refused": True}),
+            (False, {"pid": NOBODY, "refused": True}),
+            (True, {"pid": NOBODY, "denied": False, "restored": rules(GPU0)}),
+            (True, {"pid": NOBODY, "denied": False, "error": "no"}),
+        ],
+    )
+    def test_what_is_told(self, loop: Inside, made: dict[str, Any], *, told: bool) -> None:
+        """What came to something: a write that changes nothing is told of systemd alone, or where it does not show."""
+        scope = loop.watch(undeclared=(GPU0,))
+        same = {"denied": True, "before": b"c 1:3 rwm\n", "after": b"c 1:3 rwm\n"}
+        loop.writes._losses._over([Happening(scope, 1.0, **{**same, **made})])
+        assert len(loop.told()) == told

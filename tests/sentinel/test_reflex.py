@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
@@ -102,3 +104,44 @@ def test_a_scope_that_is_gone(kernel: Groups, scope: Scope, queue: tuple[int, in
     kernel.path(kernel.scope).rmdir()
     os.write(queue[1], event(1, KEY))
     assert answer(queue, scope) == ([event(1, KEY)], {})
+
+
+class Endless(dict[bytes, Scope]):
+    """Scopes of which systemd denies another whenever one is looked for."""
+
+    def __init__(self, queue: int) -> None:
+        super().__init__()
+        self._queue = queue
+        self._times = 0
+
+    def get(self, _key: bytes, _default: object = None) -> None:  # type: ignore[override]
+        """Find none."""
+        self._times += 1
+        assert self._times < 1000, "it does not come to an end"
+        os.write(self._queue, event(1, KEY))
+
+
+@pytest.mark.invariant(10)
+def test_a_systemd_that_comes_to_no_end(queue: tuple[int, int]) -> None:
+    """What was read so far is gone through then."""
+    os.write(queue[1], event(1, KEY))
+    events, done = answerer(queue[0], Endless(queue[1]))()
+    assert (len(events), done) == (64, {})
+
+
+@pytest.mark.timeout(10)
+def test_an_event_of_an_unknown_form(scope: Scope, queue: tuple[int, int]) -> None:
+    """What follows it is left to whoever goes through the events."""
+    os.write(queue[1], bytes(HANDLE_AT) + event(1, KEY))
+    assert answer(queue, scope) == ([bytes(HANDLE_AT) + event(1, KEY)], {})
+
+
+def test_what_failed_the_second_time_is_not_done(kernel: Groups, scope: Scope, queue: tuple[int, int]) -> None:
+    """The scope may have ended between two denies."""
+    kernel.deny(kernel.scope, "a")
+    broken = SimpleNamespace(first=scope.first, beginning=b"", files=SimpleNamespace(list=-1))
+    found = iter([scope, broken])
+    scopes = cast("dict[bytes, Scope]", SimpleNamespace(get=lambda _: next(found)))
+    os.write(queue[1], event(1, KEY) * 2)
+    assert answerer(queue[0], scopes)() == ([event(1, KEY) * 2], {})
+    assert kernel.lines(kernel.scope) == [GPU0]

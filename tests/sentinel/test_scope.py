@@ -75,6 +75,30 @@ def test_what_was_meant_stays_away(made: tuple[Groups, Scope]) -> None:
     assert scope.revoked == frozenset()
 
 
+@pytest.mark.invariant(1)
+def test_what_was_meant_stays_away_when_systemd_knows_it(made: tuple[Groups, Scope]) -> None:
+    """It is not missed, nor is it counted to what should be there."""
+    kernel, scope = made
+    scope.respect(rules(GPU1))
+    kernel.deny(kernel.scope, GPU1)
+    assert not scope.look()
+    assert scope.entitled == rules(GPU0)
+
+
+def test_what_is_heard_at_once(made: tuple[Groups, Scope]) -> None:
+    """Where systemd does not know all, or the list is still learnt."""
+    scope = made[1]
+    orders = [
+        Watched(scope.watched.control_group, scope.watched.inode, declared=rules(GPU0), growing=growing)
+        for growing in (False, True)
+    ]
+    urgent = [scope.urgent]
+    for each in orders:
+        scope.watch(each)
+        urgent.append(scope.urgent)
+    assert urgent == [True, False, True]
+
+
 def test_too_many_events(made: tuple[Groups, Scope]) -> None:
     """By the second: what a storm of reloads makes is not too much, what a loop makes is."""
     scope = made[1]

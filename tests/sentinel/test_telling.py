@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import socket
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,6 +13,8 @@ from typing import cast
 
 import pytest
 
+from gpuguard.kernel.processes import Processes
+from gpuguard.model.process import Process
 from gpuguard.model.write import Watched
 from gpuguard.sentinel import telling
 from gpuguard.sentinel.link import Link
@@ -47,3 +50,35 @@ def test_a_flood_is_bounded(ends: tuple[Teller, socket.socket], monkeypatch: pyt
     told = [decode(line) for line in daemon.recv(1 << 20).splitlines()]
     assert told.count(Overflow()) == 5
     assert len(told) == 15
+
+
+class Searches:
+    """Finds the same process each time, and counts."""
+
+    def __init__(self) -> None:
+        self.searched = self.read_again = 0
+
+    def requester(self, _wanted: object, _seconds: float) -> tuple[Process, ...]:
+        """Return whom systemd serves."""
+        self.searched += 1
+        return (Process(77, "systemctl"),)
+
+    def read(self, pid: int) -> Process:
+        """Return a process."""
+        self.read_again += 1
+        return Process(pid, "systemd")
+
+
+def test_one_search_for_a_reload(ends: tuple[Teller, socket.socket], tmp_path: Path) -> None:
+    """Whom systemd writes for is the same as long as he waits, in one burst of writes."""
+    teller, searches, now = ends[0], Searches(), time.monotonic()
+    teller._proc, teller._processes = tmp_path, cast("Processes", searches)
+    (tmp_path / "77").mkdir()
+    seen = []
+    for at, waits in ((now, True), (now + 0.01, True), (now + 0.02, False), (now + 5, True), (now + 5.01, True)):
+        if not waits:
+            (tmp_path / "77").rmdir()
+        assert [process.pid for process in teller._waiting(at)] == [77]
+        (tmp_path / "77").mkdir(exist_ok=True)
+        seen.append((searches.searched, searches.read_again))
+    assert seen == [(1, 1), (1, 1), (2, 1), (3, 2), (3, 2)]

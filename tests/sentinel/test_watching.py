@@ -9,13 +9,13 @@ import pytest
 
 from gpuguard.errors import FanotifyError
 from gpuguard.kernel.fanotify import Fanotify
-from gpuguard.model.write import Write
+from gpuguard.model.write import Watched, Write
 from gpuguard.sentinel.scope import Happening
 from gpuguard.sentinel.wire import Blind, Forget, Overflow
 from tests.lab.node import Node
 from tests.lab.scope import Scope
 from tests.sentinel.driven import GPU, Driven, give, group, held, inode, listed, one, rules, until_whole
-from tests.sentinel.inside import GPU0, GPU1, NULL, Inside
+from tests.sentinel.inside import GPU0, GPU1, NULL, Inside, descriptors
 
 
 def refuse(*_: object) -> NoReturn:
@@ -42,6 +42,62 @@ def test_what_is_not_told_yet_is_told_when_it_cannot_be_watched(
     assert Blind("no space left") in said
     assert [message.restored for message in said if isinstance(message, Write)] == [rules(GPU0)]
     assert loop.writes._scopes.named(scope.watched.control_group) is None
+
+
+@pytest.mark.parametrize("what", ["key", "mark"])
+def test_what_cannot_be_watched_is_let_go_of(loop: Inside, monkeypatch: pytest.MonkeyPatch, what: str) -> None:
+    """Nothing of it is open any more, and it is tried again later; a failure that is over is told."""
+    loop.groups.make(loop.groups.scope)
+    watched = Watched(loop.groups.named(loop.groups.scope), loop.groups.inode(loop.groups.scope), rules(GPU0))
+    watching, before = loop.writes._watching, descriptors()
+    with monkeypatch.context() as patch:
+        patch.setattr(Fanotify, what, refuse)
+        watching.watch(watched)
+    assert (descriptors(), loop.writes._scopes.named(watched.control_group)) == (before, None)
+    assert loop.told() == [Blind("no space left")]
+    assert (loop.writes._timers.next or 0.0) > time.monotonic() + 9
+    watching._try_again(watched)
+    assert loop.told() == [Overflow()]
+    assert loop.writes._scopes.named(watched.control_group) is not None
+    watching._try_again(watched)
+    assert loop.told() == []
+
+
+def test_what_can_be_watched_again_is_told_when_it_is_the_last(loop: Inside) -> None:
+    """Of several that could not; only the last orders are tried again."""
+    slices = [Watched(f"/a{number}.slice", number) for number in range(2)]
+    for watched in slices:
+        loop.writes._watching.watch(watched)
+    assert [type(message) for message in loop.said()] == [Blind, Blind]
+    loop.writes._watching.forget("/a0.slice")
+    loop.writes._watching._try_again(slices[0])
+    assert loop.said() == []
+    loop.writes._watching.forget("/a1.slice")
+    assert loop.said() == [Overflow()]
+
+
+def test_a_pause_lasts_whatever_the_daemon_says(loop: Inside) -> None:
+    """New orders do not put the marks back, nor have it looked at; nor does it when others are."""
+    scope = loop.watch(undeclared=(GPU0,))
+    loop.writes._watching.rest(scope)
+    loop.groups.deny(loop.groups.scope, "a")
+    seen = scope.seen
+    loop.watch(declared=(GPU0,))
+    loop.writes._watching.look_at_all()
+    assert (scope.resting, scope.seen, loop.groups.lines(loop.groups.scope)) == (True, seen, [])
+    loop.watch(undeclared=(GPU0,))
+    loop.writes._watching._resume(scope)
+    assert (scope.resting, loop.groups.lines(loop.groups.scope)) == (False, [GPU0])
+
+
+def test_the_end_of_a_pause_of_a_scope_that_is_gone(loop: Inside) -> None:
+    """Its files are closed."""
+    scope = loop.watch(undeclared=(GPU0,))
+    loop.writes._watching.rest(scope)
+    loop.writes._watching.forget(scope.watched.control_group)
+    loop.writes._watching._resume(scope)
+    assert (scope.closed, scope.resting) == (True, True)
+    assert not set(scope.keys) & set(loop.writes._scopes.by_key)
 
 
 @pytest.mark.parametrize("file", [0, 1], ids=["denied", "allowed"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -14,6 +15,7 @@ import pytest
 
 from gpuguard.model.ruleset import RuleSet
 from gpuguard.model.write import Watched, Write
+from gpuguard.sentinel.dozer import ASKED
 from gpuguard.sentinel.link import DaemonGoneError
 from gpuguard.sentinel.reflex import Answered, Reflex
 from gpuguard.sentinel.wire import Overflow, Ping, Pong
@@ -36,12 +38,10 @@ from tests.sentinel.driven import (
     shell,
     until_whole,
 )
-from tests.sentinel.inside import GPU0, Inside, event
+from tests.sentinel.inside import GPU0, NOBODY, Inside, event
 
 QUEUE = 16_384
 """Events that the kernel keeps for a fanotify group (fanotify(7), max_queued_events)."""
-NOBODY = 0
-"""A process outside the pid namespace."""
 
 
 @pytest.mark.cgroup("v1")
@@ -233,6 +233,49 @@ def test_an_answer_waits_for_what_is_not_read(loop: Inside) -> None:
     loop.writes._pings = [(time.monotonic(), number) for _, number in loop.writes._pings]
     loop.writes._answer()
     assert loop.said() == [Pong(1)]
+
+
+@pytest.mark.parametrize("gone", [False, True])
+def test_an_answer_waits_for_the_dozer(loop: Inside, *, gone: bool) -> None:
+    """Until it has passed on what it holds, or is gone: then the loop hears for itself."""
+    loop.writes._poll.register(loop.writes._dozer, select.POLLIN)
+    loop.writes._take(Ping(1))
+    loop.writes._answer()
+    assert loop.said() == []
+    assert loop.dozer.recv(10) == ASKED
+    if gone:
+        loop.dozer.close()
+    else:
+        loop.dozer.send(ASKED)
+    loop.writes._doze()
+    loop.writes._answer()
+    assert loop.said() == [Pong(1)]
+    scope = loop.watch(declared=(GPU0,))
+    loop.by_another("devices.deny", "a")
+    heard = [fd for fd, _ in loop.writes._poll.poll(0)]
+    assert heard == ([loop.writes._scopes.calm.fileno()] if gone else [])
+    assert scope.open == []
+
+
+def test_a_question_has_the_calm_scopes_read(loop: Inside) -> None:
+    """The dozer may be a while."""
+    scope = loop.watch(declared=(GPU0,))
+    loop.by_another("devices.deny", "a")
+    loop.writes._take(Ping(1))
+    assert [one.denied for one in scope.open] == [True]
+
+
+def test_what_could_wait_is_of_either_kind(loop: Inside) -> None:
+    """The key tells whether something was denied; what is no scope's is nobody's, and what got lost is looked for."""
+    scope = loop.watch(declared=(GPU0,))
+    loop.groups.deny(loop.groups.scope, "a")
+    loop.writes._go_through([(scope.keys[1], NOBODY), (b"another", NOBODY)])
+    assert (scope.settling, scope.open, loop.told()) == (True, [], [])
+    loop.writes._go_through([(scope.keys[0], NOBODY)])
+    assert [one.denied for one in scope.open] == [True]
+    loop.writes._go_through([None])
+    assert loop.told() == [Overflow()]
+    assert [one.denied for one in scope.open] == [True, False]
 
 
 @pytest.mark.parametrize("first", [1, NOBODY])
