@@ -33,6 +33,7 @@ from gpuguard.report.endpoint import Endpoint
 from gpuguard.report.kinds import KINDS, emit
 from gpuguard.report.log import configure
 from gpuguard.report.metrics import Metrics
+from gpuguard.report.textfile import Textfile
 from gpuguard.systemd.notify import Notifier
 
 # A command that repairs without the daemon holds the lock for some seconds.
@@ -59,6 +60,7 @@ class Daemon:
         self._notify = Notifier()
         self._ready_due = False
         self._endpoint = Endpoint(self._log, self._render, lambda: self._clock.late() if self._clock else None)
+        self._textfile = Textfile(self._log, self._count, self._metrics.write_textfile)
         self._clock: Optional[Clock] = None
         self._shown: Optional[Assembly] = None
         """The latest one that has looked at everything."""
@@ -82,6 +84,7 @@ class Daemon:
         finally:
             await control.stop()
             await self._endpoint.close()
+            await self._textfile.close()
         self._notify.stopping()
         emit(self._log, KINDS.stopped)
 
@@ -104,12 +107,13 @@ class Daemon:
             if stop.is_set():
                 return
             await self._endpoint.use(settings.metrics)
+            await self._textfile.use(settings.metrics.textfile)
             await _first_of(
                 stop.wait(),
                 self._other_settings(settings, assembly, reload),
                 *sources.work(),
                 self._heartbeat(assembly, clock),
-                self._keep_textfile(settings.metrics.textfile),
+                self._textfile.run(),
                 self._endpoint.run(),
             )
 
@@ -221,26 +225,6 @@ class Daemon:
                 self._notify.watchdog()
             self._tell_status(assembly)
             await asyncio.sleep(min(_HEARTBEAT, (interval or _HEARTBEAT) / 2))
-
-    async def _keep_textfile(self, name: str) -> None:
-        """Write the metrics to a file again and again. One that cannot be written does not end the guard."""
-        complaint: Optional[str] = None
-        while name:
-            self._count()
-            reason = await self._write(Path(name))
-            if reason is not None and reason != complaint:
-                emit(self._log, KINDS.textfile_failed, path=name, reason=reason)
-            complaint = reason
-            await asyncio.sleep(_HEARTBEAT)
-        await asyncio.Event().wait()
-
-    async def _write(self, textfile: Path) -> Optional[str]:
-        """Write the textfile; say why it cannot be."""
-        try:
-            await asyncio.to_thread(self._metrics.write_textfile, textfile)
-        except OSError as error:
-            return error.strerror or str(error)
-        return None
 
 
 async def _first_of(*work: Coroutine[Any, Any, Any]) -> None:

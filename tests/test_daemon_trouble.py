@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import signal
 import socket
 import time
 from pathlib import Path
@@ -55,6 +56,20 @@ def test_the_textfile_tells_of_containers_without_an_endpoint(gpuguard: Gpuguard
     gpuguard.node.scope(hook_rules=["c 195:0 rw"])
     figure = 'gpuguard_containers{state="protected"} 1.0'
     until(lambda: file.exists() and figure in file.read_text(), PATIENCE, "the figure")
+
+
+def test_the_textfile_goes_with_its_setting_and_with_the_daemon(gpuguard: Gpuguard, tmp_path: Path) -> None:
+    """What nobody writes any more would tell of protected containers for ever."""
+    old, new = tmp_path / "old.prom", tmp_path / "new.prom"
+    gpuguard.write(metrics={"listen": "", "textfile": str(old)})
+    daemon = gpuguard.start()
+    until(old.exists, PATIENCE, "the textfile")
+    gpuguard.write(metrics={"listen": "", "textfile": str(new)})
+    daemon.signal(signal.SIGHUP)
+    until(new.exists, PATIENCE, "the other textfile")
+    assert not old.exists()
+    assert daemon.stop() == 0
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_textfile_that_cannot_be_written_does_not_end_it(gpuguard: Gpuguard, tmp_path: Path) -> None:

@@ -1,0 +1,75 @@
+"""The metrics as a file for node_exporter's textfile collector, which shows whatever lies there, however old."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from typing import Optional
+
+from structlog.typing import FilteringBoundLogger
+
+from gpuguard.report.kinds import KINDS, emit
+
+_INTERVAL = 5.0
+# A disk that does not answer must not keep the daemon from its end.
+_PATIENCE = 5.0
+
+
+class Textfile:
+    """Writes the file again and again, and takes it away when nobody writes it any more.
+
+    `count` brings the figures up to date. `write` blocks on the disk and raises OSError.
+    """
+
+    def __init__(self, log: FilteringBoundLogger, count: Callable[[], None], write: Callable[[Path], None]) -> None:
+        self._log = log
+        self._count = count
+        self._write = write
+        self._path: Optional[Path] = None
+        self._written = False
+        self._complaint: Optional[str] = None
+        self._writing: Optional[asyncio.Future[Optional[str]]] = None
+
+    async def use(self, name: str) -> None:
+        """From now on write this file, "" for none; one that was written before and has another name goes."""
+        path = Path(name) if name else None
+        if path != self._path:
+            await self.close()
+            self._path, self._complaint = path, None
+
+    async def run(self) -> None:
+        """Write until cancelled. A file that cannot be written is told once for each reason."""
+        while self._path is not None:
+            reason = await self._refresh(self._path)
+            if reason is not None and reason != self._complaint:
+                emit(self._log, KINDS.textfile_failed, path=str(self._path), reason=reason)
+            self._complaint = reason
+            await asyncio.sleep(_INTERVAL)
+        await asyncio.Event().wait()
+
+    async def close(self) -> None:
+        """Remove the file, if it was written."""
+        if self._writing is not None:  # also after run() was cancelled
+            await asyncio.wait([self._writing], timeout=_PATIENCE)
+        if self._path is not None and self._written:
+            self._written = False
+            try:
+                await asyncio.wait_for(asyncio.to_thread(self._path.unlink, missing_ok=True), _PATIENCE)
+            except (OSError, asyncio.TimeoutError) as error:
+                reason = getattr(error, "strerror", None) or "the disk does not answer"
+                emit(self._log, KINDS.trouble, reason=f"the textfile {self._path} cannot be removed: {reason}")
+
+    async def _refresh(self, path: Path) -> Optional[str]:
+        """Write the file; say why it cannot be."""
+        self._count()
+        self._writing = asyncio.ensure_future(asyncio.to_thread(self._attempt, path))
+        return await asyncio.shield(self._writing)
+
+    def _attempt(self, path: Path) -> Optional[str]:
+        try:
+            self._write(path)
+        except OSError as error:
+            return error.strerror or str(error)
+        self._written = True
+        return None

@@ -1,0 +1,108 @@
+"""The textfile is kept as long as somebody writes it, and no longer."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from gpuguard.report.textfile import Textfile
+from tests.guard.log import capturing_log
+from tests.report.support import until
+
+
+class Subject:
+    """A textfile, what it has told, and how often it was counted."""
+
+    def __init__(self) -> None:
+        log, self.log = capturing_log()
+        self.counted = 0
+        self.gate = threading.Event()
+        self.gate.set()
+        self.at_work = threading.Event()
+        self.textfile = Textfile(log, self._count, self._write)
+
+    def _count(self) -> None:
+        self.counted += 1
+
+    def _write(self, path: Path) -> None:
+        self.at_work.set()
+        self.gate.wait(20)
+        path.write_text("gpuguard_build_info 1\n")
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        """Have it write meanwhile."""
+        task = asyncio.ensure_future(self.textfile.run())
+        try:
+            yield
+        finally:
+            task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
+
+
+async def test_it_goes_with_its_writer(tmp_path: Path) -> None:
+    """Figures are counted and written; after the end none is left to be taken for true."""
+    subject, path = Subject(), tmp_path / "gpuguard.prom"
+    await subject.textfile.use(str(path))
+    async with subject.running():
+        await until(path.exists)
+    assert subject.counted == 1
+    await subject.textfile.close()
+    assert not path.exists()
+    assert subject.log == []
+
+
+async def test_a_changed_setting_takes_the_old_one_away(tmp_path: Path) -> None:
+    """The same name leaves no gap; another one, or none, leaves no file behind."""
+    subject, old, new = Subject(), tmp_path / "old.prom", tmp_path / "new.prom"
+    await subject.textfile.use(str(old))
+    async with subject.running():
+        await until(old.exists)
+    await subject.textfile.use(str(old))
+    assert old.exists()
+    await subject.textfile.use(str(new))
+    assert not old.exists()
+    async with subject.running():
+        await until(new.exists)
+    await subject.textfile.use("")
+    assert not new.exists()
+
+
+async def test_a_write_that_is_not_done_yet(tmp_path: Path) -> None:
+    """What a thread still writes does not come after the removal."""
+    subject, path = Subject(), tmp_path / "gpuguard.prom"
+    subject.gate.clear()
+    await subject.textfile.use(str(path))
+    async with subject.running():
+        await until(subject.at_work.is_set)
+    asyncio.get_running_loop().call_later(0.2, subject.gate.set)
+    await subject.textfile.close()
+    assert not path.exists()
+
+
+async def test_somebody_elses_file_is_left(tmp_path: Path) -> None:
+    """Only what was written is removed."""
+    subject, path = Subject(), tmp_path / "other.prom"
+    path.write_text("other 1\n")
+    await subject.textfile.use(str(path))
+    await subject.textfile.close()
+    assert path.exists()
+
+
+async def test_one_that_cannot_be_removed(tmp_path: Path) -> None:
+    """It is told, and ends nothing."""
+    subject, path = Subject(), tmp_path / "gpuguard.prom"
+    await subject.textfile.use(str(path))
+    async with subject.running():
+        await until(path.exists)
+    path.unlink()
+    path.mkdir()
+    await subject.textfile.close()
+    (entry,) = subject.log
+    assert entry["kind"] == "trouble"
+    assert entry["event"] == f"the textfile {path} cannot be removed: Is a directory"
