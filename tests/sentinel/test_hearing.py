@@ -136,6 +136,14 @@ class TestInside:
         assert isinstance(write, Write)
         assert (write.error, write.restored) == (None, scope.watched.undeclared)
 
+    def test_what_the_daemon_denies_is_no_loss(self, loop: Inside) -> None:
+        """It is seen, and left."""
+        scope = loop.watch(undeclared=(GPU0,))
+        loop.writes._hearing._own = frozenset({os.getppid()})
+        loop.groups.deny(loop.groups.scope, "a")
+        loop.writes._hearing.denied(scope.keys[0], os.getppid(), None)
+        assert (scope.settling, loop.groups.lines(loop.groups.scope), loop.told()) == (True, [], [])
+
     @pytest.mark.invariant(10)
     def test_too_many_events(self, loop: Inside) -> None:
         """Of either kind: there is a pause."""
