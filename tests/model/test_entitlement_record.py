@@ -148,6 +148,14 @@ def test_drivers_are_noted_once() -> None:
 
 
 @pytest.mark.invariant(1)
+def test_no_driver_is_noted_of_a_stale_rule() -> None:
+    """The one that has its major now is not the one that it was given for."""
+    majors = Majors.parse("Character devices:\n  1 mem\n  5 tty\n")
+    noted = note_drivers(entitlement("c 1:0 rw", "c 5:0 rw"), majors, rules("c 5:0 rw"))
+    assert noted.drivers == {("c", 1, "mem")}
+
+
+@pytest.mark.invariant(1)
 def test_what_was_released_stays_so_when_the_rest_is_refused() -> None:
     """On cgroup v2 nothing may be left of what was seen: what was released is remembered all the same."""
     known = entitlement("c 1:0 rw", settled=False, released=["c 1:1"])

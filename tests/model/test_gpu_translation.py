@@ -148,6 +148,13 @@ class TestComings:
         assert granted(translation, mounted)[0] == CONTROL | rules("195:0")
         assert granted(translation, None)[0] == frozenset()
 
+    @pytest.mark.invariant(1)
+    @pytest.mark.parametrize(("seconds", "possible"), [(30.0, True), (31.0, False)])
+    def test_how_late_a_node_of_the_hooks_making_may_be(self, seconds: float, possible: bool) -> None:
+        """What comes later came with a GPU that nobody had asked for."""
+        found = with_node(HOST, "/dev/nvidia0", made=STARTED + seconds)
+        assert (rules("195:0") <= translate(ask("all"), found, STARTED).possible) is possible
+
     def test_what_is_not_there_is_left_out(self) -> None:
         """A host without nvidia-modeset has nothing to give for a display."""
         found = replace(HOST, nodes={path: node for path, node in HOST.nodes.items() if "modeset" not in path})

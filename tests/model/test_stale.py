@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from gpuguard.model.majors import DeviceNumber, Majors
 from gpuguard.model.rule import BLOCK, CHAR, Rule
-from gpuguard.model.stale import drivers_of, stale
+from gpuguard.model.stale import drivers_of, stale, unguarded
 from tests.model.strategies import RULES
 
 UVM = Rule.parse("c 510:0 rw")
@@ -136,6 +136,11 @@ class TestNodes:
         now = {"/dev/nvidia-uvm": DeviceNumber(CHAR, 510, 7)}
         assert not stale(others, (), Majors(), {"/dev/nvidia-uvm": self.GIVEN}, now)
 
+    def test_a_block_device_of_the_same_major(self) -> None:
+        """It does not move with the character device."""
+        block, now = Rule.parse("b 510:0 rw"), {"/dev/nvidia-uvm": DeviceNumber(CHAR, 511, 0)}
+        assert set(stale([UVM, block], (), Majors(), {"/dev/nvidia-uvm": self.GIVEN}, now)) == {UVM}
+
 
 _DRIVERS = st.frozensets(
     st.tuples(
@@ -150,6 +155,15 @@ def test_the_drivers_of_rules() -> None:
     majors = Majors(drivers("195 nvidia", "195 nvidiactl", "510 nvidia-uvm", "b 195 other"))
     assert drivers_of([GPU], majors) == drivers("195 nvidia", "195 nvidiactl")
     assert drivers_of([], majors) == frozenset()
+
+
+@pytest.mark.invariant(1)
+def test_a_driver_that_nobody_guards() -> None:
+    """Its rules are another one's only where it was not known whose they are: a class may leave the settings."""
+    majors = Majors(drivers("195 nvidia"))
+    assert set(unguarded([GPU], (), majors, lambda _: False)) == {GPU}
+    assert unguarded([GPU], (), majors, lambda _: True) == {}
+    assert unguarded([GPU], drivers("195 nvidia"), majors, lambda _: False) == {}
 
 
 @given(rules=st.frozensets(RULES, max_size=5), majors=_DRIVERS)
