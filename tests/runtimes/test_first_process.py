@@ -33,6 +33,14 @@ def test_a_real_process() -> None:
     assert not processes.is_in(process.pid, group)
 
 
+def test_the_time_of_a_suspend_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As it does where the kernel says when a process started (proc_pid_stat(5)), unlike in CLOCK_MONOTONIC."""
+    clocks = {time.CLOCK_BOOTTIME: 5000.0, time.CLOCK_MONOTONIC: 1000.0}
+    monkeypatch.setattr(time, "clock_gettime", clocks.__getitem__)
+    monkeypatch.setattr(time, "time", lambda: 100_000.0)
+    assert seconds_since_epoch(4000 * os.sysconf("SC_CLK_TCK")) == 99_000.0
+
+
 def test_a_name_that_looks_like_more(tree: Tree) -> None:
     """The process' name may hold anything: its last parenthesis counts."""
     tree.process(7, ["/a"], 1234)

@@ -61,11 +61,12 @@ def test_an_older_date_is_no_older_change(root: Root) -> None:
 
 
 def test_none_at_all(root: Root) -> None:
-    """The defaults, as of when one may have been taken away."""
-    (root.path / "etc/nvidia-container-runtime").mkdir(parents=True)
-    status = (root.path / "etc/nvidia-container-runtime").stat()
-    assert root.of() == Toolkit(changed=status.st_ctime)
-    (root.path / "etc/nvidia-container-runtime").rmdir()
+    """The defaults, as of when one may have been taken away, whatever date its directory was given since."""
+    directory = root.path / "etc/nvidia-container-runtime"
+    directory.mkdir(parents=True)
+    os.utime(directory, (10.0, 10.0))
+    assert root.of() == Toolkit(changed=directory.stat().st_ctime)
+    directory.rmdir()
     assert root.of() == Toolkit(changed=(root.path / "etc").stat().st_ctime)
 
 

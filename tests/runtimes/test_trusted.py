@@ -6,12 +6,14 @@ import os
 import socket
 import tempfile
 import threading
+import time
 from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from gpuguard.errors import RuntimeFileAbsentError, RuntimeFileError
+from gpuguard.runtimes import trusted
 from gpuguard.runtimes.trusted import TrustedFiles
 from tests.runtimes.tree import Tree, needs_root
 
@@ -35,6 +37,13 @@ def test_a_file_of_root_s_is_read(tree: Tree) -> None:
     read = TrustedFiles(tree.root).read(PATH)
     assert read.text == "schön"
     assert read.changed == status.st_ctime > 1.0
+
+
+@pytest.mark.invariant(1)
+def test_a_time_to_come_counts(tree: Tree) -> None:
+    """The later of a file's two times is when it last changed, also where somebody has set it."""
+    status = tree.write(PATH, "", changed=time.time() + 3600.0).stat()
+    assert TrustedFiles(tree.root).read(PATH).changed == status.st_mtime > status.st_ctime
 
 
 @pytest.mark.parametrize("missing", ["/run/x/other", "/run/y/config.json", "/var/config.json"])
@@ -166,6 +175,15 @@ def test_names_of_a_directory(tree: Tree) -> None:
     tree.path("/run/x").chmod(0o777)
     with pytest.raises(RuntimeFileError, match="others than root may write it"):
         files.names("/run/x")
+
+
+@pytest.mark.invariant(10)
+def test_more_names_than_are_told(tree: Tree, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those that come first are."""
+    monkeypatch.setattr(trusted, "MAX_NAMES", 3)
+    for number in range(5):
+        tree.directory(f"/run/x/{number}")
+    assert TrustedFiles(tree.root).names("/run/x") == ("0", "1", "2")
 
 
 def test_no_descriptor_is_left_open(tree: Tree) -> None:
