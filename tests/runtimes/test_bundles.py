@@ -146,6 +146,22 @@ def test_podman_s_bundle_and_its_pid_file_lie_apart(tree: Tree) -> None:
     assert find(tree) is not None
 
 
+@pytest.mark.invariant(4)
+def test_whose_device_rules_count_is_handed_on(running: Tree) -> None:
+    """Where the device hierarchy has the first process in another group, the list of its own says nothing of it."""
+    running.write(f"/proc/{PID}/cgroup", f"9:memory:{GROUP}\n8:devices:/system.slice\n")
+    bundle = find(running)
+    assert bundle is not None
+    assert bundle.elsewhere == "/system.slice"
+
+
+def test_the_first_complaint_is_told(running: Tree) -> None:
+    """What is wrong with the low-level runtime's own state is the news, whatever else is wrong."""
+    running.write(f"{STATES}/{ID}/state.json", "=")
+    running.write(f"{TASKS}/{ID}/init.pid", "0")
+    assert refused(running).startswith(f"{STATES}/{ID}/state.json: ")
+
+
 @pytest.mark.invariant(5)
 class TestAnotherRun:
     """Nothing is inherited from another container of the same id, or from an earlier run."""
@@ -182,6 +198,19 @@ class TestAnotherRun:
         running.process(PID, [GROUP], ticks)
         running.write(f"{STATES}/{ID}/state.json", state(f"{TASKS}/{ID}", ticks=ticks))
         assert "it was changed after the container started" in refused(running)
+
+    @pytest.mark.invariant(1)
+    @pytest.mark.parametrize(("seconds", "believed"), [(0.5, True), (1.5, False)])
+    def test_how_much_newer_it_may_be(self, running: Tree, seconds: float, believed: bool) -> None:
+        """A second, for the clocks: who changes it after the start says what was never given."""
+        age = time.time() - running.path(f"{TASKS}/{ID}/config.json").stat().st_ctime
+        ticks = now() - round((age + seconds) * _HERTZ)
+        running.process(PID, [GROUP], ticks)
+        running.write(f"{STATES}/{ID}/state.json", state(f"{TASKS}/{ID}", ticks=ticks))
+        if believed:
+            assert find(running) is not None
+        else:
+            assert "it was changed after the container started" in refused(running)
 
     def test_a_pid_file_of_an_earlier_run(self, tree: Tree) -> None:
         """A pid file that is older than the process that has the number now names another one."""
