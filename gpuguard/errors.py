@@ -93,7 +93,14 @@ class SpecError(GpuguardError):
 
 
 class RuntimeFileError(GpuguardError):
-    """A file of a runtime's that is not believed: it cannot be read, or others than root may have written it."""
+    """A file of a runtime's that is not believed. Its container's user may have seen to that, but for the kinds below.
+
+    So it can be too large for having all of his annotations in it.
+    """
+
+
+class RuntimeFileUnreadableError(RuntimeFileError):
+    """It cannot be read, or others than root may have written it: its container's user has no part in that."""
 
 
 class RuntimeRunError(RuntimeFileError):

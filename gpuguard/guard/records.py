@@ -6,7 +6,7 @@ import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, Optional, Protocol
 
-from gpuguard.errors import GpuguardError, RuntimeRunError
+from gpuguard.errors import GpuguardError, RuntimeFileUnreadableError
 from gpuguard.model.grant import Source
 from gpuguard.model.runtime_record import RuntimeRecord
 
@@ -115,11 +115,11 @@ def _as_before(known: RuntimeRecord, error: GpuguardError) -> RuntimeRecord:
     """Return what is left of what was read when it cannot be read again: what does not change in a container's life.
 
     Above all a container that may write its own list may do so still. What NVIDIA's hook gave is another matter once
-    the devices have changed. A first process that has left its control group has had the right to do so: what is known
-    of none that it has not got is not taken for proof of that.
+    the devices have changed. Where the container's user may be the reason it is not believed: a first process may have
+    left its control group, a file may be too large, and reading it, or many of them, may take too long.
     """
     if known.path is None:
-        trusted = False if known.trusted is False or isinstance(error, RuntimeRunError) else None
-        return RuntimeRecord(trusted=trusted, trouble=str(error))
+        outside = known.trusted is not False and isinstance(error, RuntimeFileUnreadableError)
+        return RuntimeRecord(trusted=None if outside else False, trouble=str(error))
     grants = tuple(grant for grant in known.grants if grant.source is not Source.REQUEST)
     return replace(known, grants=grants, trouble=str(error))

@@ -16,6 +16,8 @@ MAX_CHARACTERS = 1 << 22
 _SHOWN = 40
 # 64 bits, with a sign. Python takes long for very long ones.
 _MAX_DIGITS = 20
+# A user may choose some hundred thousand strings: no place is made up for each that is one.
+_STRING = frozenset({str})
 
 
 @dataclass(frozen=True)
@@ -66,7 +68,15 @@ class Value:
 
     def texts(self) -> tuple[str, ...]:
         """Return a list of strings. Raises SpecError."""
+        if isinstance(self.value, list) and _STRING.issuperset(map(type, self.value)):
+            return tuple(self.value)
         return tuple(item.text() for item in self.items())
+
+    def strings(self) -> dict[str, str]:
+        """Return an object of strings. Raises SpecError."""
+        if isinstance(self.value, dict) and _STRING.issuperset(map(type, self.value.values())):
+            return dict(self.value)
+        return {name: value.text() for name, value in self.members()}
 
     def flag(self) -> bool:
         """Return true or false, which is also what is not there. Raises SpecError."""

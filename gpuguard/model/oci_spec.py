@@ -9,14 +9,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Optional
 
-from gpuguard.errors import SpecError
 from gpuguard.model.json_text import Value, parse_json
 from gpuguard.model.majors import DeviceNumber
 from gpuguard.model.rule import BLOCK, CHAR, Rule
 from gpuguard.model.spec_devices import parse_devices
-
-# All of an environment's names and values. The kernel takes no more than a quarter of the stack's limit.
-MAX_ENVIRONMENT = 1 << 20
 
 _STAGES = ("prestart", "createRuntime", "createContainer", "startContainer", "poststart", "poststop")
 # mknod's "u" is a character device.
@@ -85,7 +81,7 @@ def parse_spec(text: str) -> OciSpec:
         env=_environment(process.member("env")),
         mounts=tuple(_mount(value) for value in spec.member("mounts").items()),
         hooks=tuple(_hooks(spec.member("hooks"))),
-        annotations={name: value.text() for name, value in spec.member("annotations").members()},
+        annotations=spec.member("annotations").strings(),
         capabilities=_capabilities(process.member("capabilities")),
         namespaces=frozenset(_new_namespaces(linux.member("namespaces"))),
         exact=devices.exact,
@@ -102,16 +98,8 @@ def _nodes(devices: Value) -> Iterator[tuple[str, DeviceNumber]]:
 
 
 def _environment(entries: Value) -> dict[str, str]:
-    env = {}
-    size = 0
-    for entry in entries.texts():
-        size += len(entry)
-        name, equals, value = entry.partition("=")
-        if equals:
-            env[name] = value
-    if size > MAX_ENVIRONMENT:
-        raise SpecError(f"{entries.place}: it has more than {MAX_ENVIRONMENT} characters")
-    return env
+    parts = (entry.partition("=") for entry in entries.texts())
+    return {name: value for name, equals, value in parts if equals}
 
 
 def _mount(value: Value) -> Mount:

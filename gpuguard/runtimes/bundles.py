@@ -16,7 +16,13 @@ from functools import partial
 from pathlib import Path
 from typing import Optional, Union
 
-from gpuguard.errors import RuntimeFileAbsentError, RuntimeFileError, RuntimeRunError, SpecError
+from gpuguard.errors import (
+    RuntimeFileAbsentError,
+    RuntimeFileError,
+    RuntimeFileUnreadableError,
+    RuntimeRunError,
+    SpecError,
+)
 from gpuguard.model.cgroups_path import control_group as meant_by
 from gpuguard.model.json_text import said_of
 from gpuguard.model.oci_spec import parse_spec
@@ -65,7 +71,9 @@ class Bundles:
             except RuntimeFileAbsentError:  # noqa: PERF203 -- each place may fail by itself
                 pass
             except (RuntimeFileError, SpecError) as error:
-                trouble = trouble or error
+                # What the container's user may have seen to says more than what he has no part in.
+                if trouble is None or isinstance(trouble, RuntimeFileUnreadableError):
+                    trouble = error
         if trouble is not None:
             raise trouble
         return None

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Optional
 
-from gpuguard.errors import RuntimeFileError
+from gpuguard.errors import RuntimeFileError, RuntimeFileUnreadableError
 
 _TICKS = os.sysconf("SC_CLK_TCK")
 # Fields of /proc/PID/stat are counted from 1, and follow the name's closing parenthesis from the third on.
@@ -62,7 +62,7 @@ class FirstProcesses:
         except (FileNotFoundError, ProcessLookupError):
             return None
         except OSError as error:
-            raise RuntimeFileError(f"{path}: cannot be read: {error.strerror}") from error
+            raise RuntimeFileUnreadableError(f"{path}: cannot be read: {error.strerror}") from error
 
 
 def _within(path: str, control_group: str) -> bool:

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from gpuguard.errors import RuntimeFileAbsentError, RuntimeFileError
+from gpuguard.errors import RuntimeFileAbsentError, RuntimeFileError, RuntimeFileUnreadableError
 
 MAX_BYTES = 1 << 22
 # Of one directory. A node has some hundred containers.
@@ -38,7 +38,8 @@ class TrustedText:
 class TrustedFiles:
     """The host's files as `root` shows them; paths are the host's own.
 
-    All raises are RuntimeFileError: its kind RuntimeFileAbsentError where there is no such file.
+    All raises are RuntimeFileError: its kind RuntimeFileAbsentError where there is no such file, and
+    RuntimeFileUnreadableError where no container's user can be the reason.
     """
 
     def __init__(self, root: Path) -> None:
@@ -106,13 +107,13 @@ def _names(path: str) -> list[str]:
 
 def _check(status: os.stat_result, kind: Callable[[int], bool], wanted: str, path: str) -> None:
     if stat.S_ISLNK(status.st_mode):
-        raise RuntimeFileError(f"{path}: not believed: it is a symbolic link")
+        raise RuntimeFileUnreadableError(f"{path}: not believed: it is a symbolic link")
     if not kind(status.st_mode):
-        raise RuntimeFileError(f"{path}: not believed: it is not {wanted}")
+        raise RuntimeFileUnreadableError(f"{path}: not believed: it is not {wanted}")
     if status.st_uid not in {_ROOT, os.geteuid()}:
-        raise RuntimeFileError(f"{path}: not believed: it belongs to user {status.st_uid}, not to root")
+        raise RuntimeFileUnreadableError(f"{path}: not believed: it belongs to user {status.st_uid}, not to root")
     if status.st_mode & _OTHERS_WRITE:
-        raise RuntimeFileError(
+        raise RuntimeFileUnreadableError(
             f"{path}: not believed: others than root may write it (mode {status.st_mode & 0o7777:o})"
         )
 
@@ -133,7 +134,7 @@ def _complaints(path: str) -> Iterator[None]:
     except FileNotFoundError as error:
         raise RuntimeFileAbsentError(f"{path}: there is no such file") from error
     except OSError as error:
-        raise RuntimeFileError(f"{path}: cannot be read: {error.strerror}") from error
+        raise RuntimeFileUnreadableError(f"{path}: cannot be read: {error.strerror}") from error
 
 
 def _content(file: int, limit: int) -> bytes:

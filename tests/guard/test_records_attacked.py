@@ -8,7 +8,13 @@ from dataclasses import replace
 
 import pytest
 
-from gpuguard.errors import RuntimeFileError, RuntimeRunError
+from gpuguard.errors import (
+    GpuguardError,
+    RuntimeFileError,
+    RuntimeFileUnreadableError,
+    RuntimeRunError,
+    SpecError,
+)
 from gpuguard.guard import look, records
 from gpuguard.model.majors import DeviceNumber
 from gpuguard.model.rule import Rule
@@ -129,6 +135,62 @@ async def test_one_that_has_left_is_not_trusted(sim: SimNode, station: Station) 
     scope = sim.scope(hook_rules=[GPU1])
     await post.becomes(scope, State.PROTECTED)
     assert (post.entitled(scope), post.kinds()) == (set(), ["excess"])
+
+
+@pytest.mark.invariant(1)
+@pytest.mark.parametrize(
+    "error",
+    [
+        SpecError("/c: process.env: want a list"),
+        RuntimeFileError("/c: not read: it has more than 4194304 bytes"),
+        RuntimeFileError("the runtime's files: no answer in 5 s"),
+    ],
+)
+async def test_unreadable_by_its_users_doing_is_not_trusted(
+    sim: SimNode, station: Station, error: GpuguardError
+) -> None:
+    """What is in its list it may have written itself."""
+
+    def refuse() -> RuntimeRecord:
+        raise error
+
+    post = await station(sim)
+    hear(post, refuse)
+    scope = sim.scope(hook_rules=[GPU1])
+    await post.until(lambda: scope.group in post.guard.scopes, "not seen")
+    await post.rounds(20)
+    assert post.entitled(scope) == set()
+
+
+async def test_unreadable_for_reasons_outside_is_as_without_files(sim: SimNode, station: Station) -> None:
+    """No container can have seen to that, and on some nodes it is so for all of them."""
+
+    def refuse() -> RuntimeRecord:
+        raise RuntimeFileUnreadableError("/c: not believed: others than root may write it")
+
+    post = await station(sim)
+    hear(post, refuse)
+    scope = sim.scope(hook_rules=[GPU1])
+    await post.becomes(scope, State.PROTECTED)
+    assert post.entitled(scope) == {GPU1}
+
+
+async def test_unreadable_files_take_nothing_from_what_is_known(sim: SimNode, station: Station) -> None:
+    """What was learnt before, as while it started, is given back still."""
+
+    def refuse() -> RuntimeRecord:
+        raise RuntimeFileError("/c: not read: it has more than 4194304 bytes")
+
+    post = await station(sim)
+    post.guard.parts.start_phase.starting = lambda *_: True  # type: ignore[method-assign]
+    hear(post, refuse)
+    scope = sim.scope(hook_rules=[GPU1])
+    await post.until(lambda: scope.group in post.guard.scopes and post.entitled(scope) == {GPU1}, "not learnt")
+    post.guard.parts.start_phase.starting = lambda *_: False  # type: ignore[method-assign]
+    await post.becomes(scope, State.PROTECTED)
+    scope.write_rules([GPU1], "deny")
+    await post.until(lambda: has(scope, GPU1), "not given back")
+    assert post.entitled(scope) == {GPU1}
 
 
 @pytest.mark.invariant(1)

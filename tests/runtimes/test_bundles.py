@@ -10,7 +10,7 @@ from typing import Any, Optional
 
 import pytest
 
-from gpuguard.errors import GpuguardError, RuntimeFileError, SpecError
+from gpuguard.errors import GpuguardError, RuntimeFileError, RuntimeFileUnreadableError, SpecError
 from gpuguard.model.rule import Rule
 from gpuguard.model.runtime_record import Bundle
 from gpuguard.model.scope_name import ContainerScope
@@ -291,3 +291,35 @@ class TestHostile:
         path.unlink()
         os.mkfifo(path, 0o644)
         assert "it is not a plain file" in refused(running)
+
+
+@pytest.mark.invariant(1)
+class TestWhoMayBeTheReason:
+    """Of what is not believed: whoever starts a container must not gain by having its files unreadable."""
+
+    @pytest.mark.parametrize(
+        "text", [config().replace("{", '{"annotations": {"a": "' + "x" * (1 << 22) + '"}, ', 1), "\udcff", "[]"]
+    )
+    def test_its_user(self, running: Tree, text: str) -> None:
+        """One that is too large for his annotations, or not a text."""
+        running.write(f"{TASKS}/{ID}/config.json", text)
+        with pytest.raises(GpuguardError) as raised:
+            find(running)
+        assert not isinstance(raised.value, RuntimeFileUnreadableError)
+
+    @pytest.mark.parametrize(("owner", "mode"), [(65534, 0o644), (0, 0o666)])
+    def test_nobody_inside(self, running: Tree, owner: int, mode: int) -> None:
+        """Whose the file is."""
+        file = running.path(f"{TASKS}/{ID}/config.json")
+        os.chown(file, owner, 0)
+        file.chmod(mode)
+        with pytest.raises(RuntimeFileUnreadableError):
+            find(running)
+
+    def test_its_user_in_one_place_of_several(self, running: Tree) -> None:
+        """What he may have done counts, whichever place is looked at first."""
+        running.write(f"{TASKS}/{ID}/config.json", "x" * ((1 << 22) + 1))
+        running.write(f"/run/runc/{ID}/state.json", state(f"{TASKS}/{ID}")).chmod(0o666)
+        with pytest.raises(RuntimeFileError, match="it has more than") as raised:
+            find(running)
+        assert not isinstance(raised.value, RuntimeFileUnreadableError)
