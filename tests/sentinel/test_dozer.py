@@ -125,14 +125,16 @@ def test_gives_systemd_time_and_comes_back_when_it_is_asked() -> None:
     with ours, theirs:
         thread = threading.Thread(target=doze)
         thread.start()
-        began = time.monotonic()
-        os.write(writer, event(1, bytes(16)))
-        assert ours.recv(100) == event(1, bytes(16))
-        assert time.monotonic() - began >= 0.003
-        ours.send(module.ASKED)
-        assert ours.recv(100) == module.ASKED
-        ours.shutdown(socket.SHUT_RDWR)
-        thread.join()
+        try:
+            began = time.monotonic()
+            os.write(writer, event(1, bytes(16)))
+            assert ours.recv(100) == event(1, bytes(16))
+            assert time.monotonic() - began >= 0.003
+            ours.send(module.ASKED)
+            assert ours.recv(100) == module.ASKED
+        finally:
+            ours.shutdown(socket.SHUT_RDWR)
+            thread.join()
     os.close(reader)
     os.close(writer)
 
