@@ -13,6 +13,7 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
+from gpuguard.kernel import container_init
 from gpuguard.kernel.container_init import ContainerInits
 from gpuguard.model.majors import DeviceNumber
 from gpuguard.model.mounts import HostDev, corroborated
@@ -122,6 +123,19 @@ class TestProof:
         assert init is not None
         assert init.shares_mounts
 
+    @pytest.mark.invariant(1)
+    def test_the_hosts_mounts_are_its_first_processes(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Where gpuguard's service has mounts of its own, whoever shares the host's does not share these."""
+        inits = ContainerInits(PROC, DEV)
+        genuine = inits._of
+        hosts = {"1": genuine("self", "mnt"), "self": (0, 0)}
+        monkeypatch.setattr(
+            inits, "_of", lambda process, kind: hosts[process] if kind == "mnt" else genuine(process, kind)
+        )
+        init = inits.look(os.getpid(), own_group())
+        assert init is not None
+        assert init.shares_mounts
+
 
 class TestLook:
     """Which process is looked at."""
@@ -140,6 +154,14 @@ class TestLook:
         for pid in (ended.pid, 0, -1, 1 << 40):
             assert LOOK.look(pid, "/") is None
 
+    @pytest.mark.invariant(1)
+    def test_one_that_moves_meanwhile(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """What was read may be of either mount namespace: nothing is seen."""
+        genuine = container_init._link
+        assert LOOK.look(os.getpid(), own_group()) is not None
+        monkeypatch.setattr(container_init, "_link", lambda name, at: (0, 0) if name == "ns/mnt" else genuine(name, at))
+        assert LOOK.look(os.getpid(), own_group()) is None
+
 
 class TestHostDev:
     """How mountinfo names the host's /dev."""
@@ -155,6 +177,13 @@ class TestHostDev:
             found = ContainerInits(PROC, Path(made)).host_dev()
         assert found is not None
         assert found.prefix == f"/{Path(made).name}"
+
+    def test_another_file_system_than_it_says(self, tmp_path: Path) -> None:
+        """Then no mount can be told to be from there."""
+        mountinfo = tmp_path / "self/mountinfo"
+        mountinfo.parent.mkdir()
+        mountinfo.write_text("36 35 98:76 / / rw - ext4 x rw\n", encoding="ascii")
+        assert ContainerInits(tmp_path, DEV).host_dev() is None
 
     def test_not_there(self, tmp_path: Path) -> None:
         """Then nothing can be compared with it."""

@@ -112,10 +112,12 @@ class TestGpus:
         machine.gpu("0000:c1:00.0", 0, UUID)
         machine.gpu("0000:17:00.0", 5, UUID.replace("GPU-9", "GPU-a"))
         machine.gpu("10000:01:00.0", 2, UUID.replace("GPU-9", "GPU-b"))
+        machine.gpu("ffff:01:00.0", 3, UUID.replace("GPU-9", "GPU-c"))
         assert machine.read().gpus == (
             Gpu(0, 5, UUID.replace("GPU-9", "GPU-a"), "0000:17:00.0"),
             Gpu(1, 0, UUID, "0000:c1:00.0"),
-            Gpu(2, 2, UUID.replace("GPU-9", "GPU-b"), "10000:01:00.0"),
+            Gpu(2, 3, UUID.replace("GPU-9", "GPU-c"), "ffff:01:00.0"),
+            Gpu(3, 2, UUID.replace("GPU-9", "GPU-b"), "10000:01:00.0"),
         )
 
     def test_an_older_form(self, machine: Machine) -> None:
@@ -143,6 +145,13 @@ class TestGpus:
         (machine.proc / "driver/nvidia/gpus").mkdir(parents=True)
         assert machine.read().gpus == ()
 
+    def test_a_minor_that_no_node_can_have(self, machine: Machine) -> None:
+        """The kernel has twenty bits for it."""
+        machine.gpu("0000:17:00.0", (1 << 20) - 1)
+        assert machine.read().gpus is not None
+        machine.gpu("0000:18:00.0", 1 << 20)
+        assert machine.read().gpus is None
+
     @pytest.mark.invariant(4)
     @pytest.mark.parametrize("text", ["", "Device Minor: x\n", "Device Minor: 99999999\n", "\0" * 100, "x" * 100_000])
     def test_one_that_cannot_be_read(self, machine: Machine, text: str) -> None:
@@ -166,8 +175,10 @@ class TestGpus:
     @pytest.mark.invariant(10)
     def test_too_many(self, machine: Machine) -> None:
         """No host has that many."""
-        for number in range(257):
-            (machine.proc / f"driver/nvidia/gpus/{number}").mkdir(parents=True)
+        for number in range(256):
+            machine.gpu(f"{number:04x}:17:00.0", number)
+        assert len(machine.read().gpus or ()) == 256
+        machine.gpu("0100:17:00.0", 256)
         assert machine.read().gpus is None
 
     @pytest.mark.invariant(4)

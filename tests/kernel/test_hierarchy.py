@@ -156,8 +156,9 @@ def test_what_a_user_could_have_made(top: Top, above: str, look_alike: str) -> N
     top.make(above, owner=USER)
     assert top.found("/mine/too") == set()
     top.make(above)
-    (top.root / above[1:]).chmod(0o777)
-    assert top.found("/mine/too") == set()
+    for mode in (0o775, 0o757):
+        (top.root / above[1:]).chmod(mode)
+        assert top.found("/mine/too") == set()
 
 
 def test_a_container_that_was_handed_to_its_user_is_one(top: Top) -> None:
@@ -189,6 +190,14 @@ def test_a_directory_that_has_just_gone(top: Top) -> None:
             return entries
 
     assert set(dict(Vanishing(top.root).units(lambda _: False, lambda _, __: True))) == {PAYLOAD}
+
+
+def test_a_link_is_no_control_group(tmp_path: Path) -> None:
+    """On cgroupfs there are none; where there is one, nothing is opened behind it."""
+    (tmp_path / "real.scope").mkdir()
+    (tmp_path / "link.scope").symlink_to("real.scope")
+    with pytest.raises(CgroupGoneError):
+        Hierarchy(tmp_path).inode("/link.scope")
 
 
 @pytest.fixture

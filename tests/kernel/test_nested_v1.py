@@ -101,6 +101,12 @@ class TestGroups:
         finally:
             os.close(directory)
 
+    def test_one_is_left_out_at_the_top_alone(self, scope: Groups) -> None:
+        """A container may give a group further down the name of gpuguard's own."""
+        for path in (SHIELD, "a", f"a/{SHIELD}"):
+            below(scope, path)
+        assert [group.path for group in scope.devices.groups(scope.scope)[0]] == ["a", f"a/{SHIELD}"]
+
     def test_a_scope_that_is_gone(self, kernel: Groups) -> None:
         """It is said, not that there are none."""
         with pytest.raises(CgroupGoneError):
