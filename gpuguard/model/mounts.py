@@ -21,6 +21,8 @@ from gpuguard.model.oci_spec import Mount, OciSpec
 _FLAGS = frozenset({"ro", "nosuid", "noexec"})
 _NO_BINDS = frozenset({"cgroup", "cgroup2", "devpts", "mqueue", "overlay", "proc", "sysfs", "tmpfs"})
 _ESCAPE = re.compile(r"\\([0-7]{3})")
+# Where engines mount by a name that leads through a link of most images, /var/run to /run, and the hook mounts nothing.
+_BELOW_VAR_RUN = ("/var/run/secrets/", "/var/run/nvidia-container-devices/")
 _SEPARATOR = "-"
 _LEAST_FIELDS = 6
 
@@ -66,13 +68,14 @@ def corroborated(
     if destinations is None:
         return None
     binds = frozenset(destinations)
+    asked_for = {nodes.get(_clean(mount.source)) for mount in spec.mounts}
     found = set()
     for point in points:
         path = _in_dev(point, dev)
         number = nodes.get(path) if path == point.path else None
         if number is not None and point.flags >= _FLAGS and binds.isdisjoint(_levels(point.path)):
             found.add(number)
-    return frozenset(found)
+    return frozenset(found - asked_for)
 
 
 def parse_mountinfo(text: str) -> Optional[tuple[MountPoint, ...]]:
@@ -112,7 +115,8 @@ def _destinations(mounts: tuple[Mount, ...], points: tuple[MountPoint, ...]) -> 
     """Return where the specification's bind mounts are; None when one of its mounts is not where it says.
 
     Then a link in the image may have led it elsewhere, or the first process has another root (CAP_SYS_CHROOT) and sees
-    only some of them, under other names. One such link is in most images: /var/run to /run.
+    only some of them, under other names. What the hook has mounted must not pass for one of them: among that are files
+    below /run.
     """
     seen = Counter(point.path for point in points)
     if not seen["/"]:
@@ -120,7 +124,7 @@ def _destinations(mounts: tuple[Mount, ...], points: tuple[MountPoint, ...]) -> 
     binds = []
     for mount in mounts:
         path = _clean(mount.destination)
-        if not seen[path] and path.startswith("/var/run/"):
+        if not seen[path] and path.startswith(_BELOW_VAR_RUN):
             path = path[len("/var") :]
         if not seen[path]:
             return None

@@ -155,6 +155,21 @@ class TestSpec:
         assert seen(HOOKS + line("/var/run/x", "/srv", device="254:1"), there) == {CONTROL, GPU0, CAP3}
 
     @pytest.mark.invariant(1)
+    def test_what_the_hook_mounts_there_does_not_stand_in_for_another(self) -> None:
+        """`-v /srv/link:/var/run/nvidia-persistenced/socket`, which is a link to /dev/nvidia1 in the image."""
+        persistenced = line("/run/nvidia-persistenced/socket", "/nvidia-persistenced/socket", device="0:22")
+        for source in ("/dev/nvidia1", "/srv/link"):
+            spec = with_mounts(Mount("/var/run/nvidia-persistenced/socket", source, "bind"))
+            assert seen(HOOKS + persistenced + line("/dev/nvidia1", "/nvidia1"), spec) is None
+
+    @pytest.mark.invariant(1)
+    def test_what_the_specification_mounts_somewhere(self) -> None:
+        """The node that is the source of one of its mounts, wherever that ends."""
+        spec = with_mounts(Mount("/x", "/dev//nvidia1", "bind"))
+        mounted = line("/x", "/nvidia1") + line("/dev/nvidia1", "/nvidia1")
+        assert seen(HOOKS + mounted, spec) == {CONTROL, GPU0, CAP3}
+
+    @pytest.mark.invariant(1)
     def test_two_at_one_place(self) -> None:
         """One that is found does not stand for another."""
         twice = with_mounts(Mount("/etc/hosts", "/dev/nvidia1", "bind"))
