@@ -39,7 +39,8 @@ async def declare(parts: Parts, policy: Policy, scope: Scope) -> bool:
     """Declare, and ask systemd what it has now: the same is not tried again in vain while that does not change."""
     if not scope.plan.declare or not _may_act(parts, policy, scope):
         return False
-    if not scope.deeds:  # what follows a write is a part of the same repair
+    # What follows a write is a part of the same repair.
+    if not (_first_after_a_reload(parts, scope) or scope.deeds):
         scope.backoff.repaired(time.monotonic())
     scope.deeds += [f"declare {entry}" for entry in scope.plan.declare]
     scope.outstanding = True
@@ -83,6 +84,15 @@ def _forgotten(scope: Scope) -> bool:
     # What it was believed to know, by an answer of before, and had not written is what it may have been made to forget.
     told = (scope.verdict.at_risk | _curable(scope)) - frozenset(scope.plan.undeclarable)
     return bool(scope.view.declared.memory.missing(told))
+
+
+def _first_after_a_reload(parts: Parts, scope: Scope) -> bool:
+    """Whether systemd has read all files anew since the last declaration: what it does not know then is no fight."""
+    ended = parts.causes.last_reload
+    if ended == scope.reloaded:
+        return False
+    scope.reloaded = ended
+    return True
 
 
 def _after_a_rewrite(scope: Scope) -> bool:

@@ -86,6 +86,11 @@ class Causes:
         self._replaced = False
         return kind
 
+    @property
+    def last_reload(self) -> Optional[float]:
+        """When the last reload or reexec ended, None before the first one."""
+        return self._last.ended if self._last is not None else None
+
     def lost_sight(self) -> None:
         """Note that the end of a reload under way will not be told."""
         self._began = None

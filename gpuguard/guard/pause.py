@@ -1,4 +1,4 @@
-"""What a running daemon tells of its pauses: until when it gives a container nothing back, since that was in vain.
+"""What a running daemon tells of its pauses: until when it gives a container nothing back.
 
 The journal has the beginning and the end of each as `fight` and `fight_over`.
 """
@@ -32,7 +32,9 @@ def noted(container: ContainerStatus, paused: Mapping[str, float]) -> ContainerS
     until = paused.get(container.cgroup)
     if until is None or container.state not in _TO_BE_MENDED:
         return container
-    pause = f"repairs are paused until {_moment(until)}: the last ones were in vain"
+    pause = (
+        f"repairs are paused until {_moment(until)}: what they gave back was taken away again, or could not be given"
+    )
     return replace(container, reason=f"{container.reason}; {pause}" if container.reason else pause)
 
 

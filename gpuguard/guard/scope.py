@@ -53,10 +53,11 @@ class Scope:
     `known_since` is when the guard first saw it.
     `futile` is what systemd declared when a declaration was last tried in vain. `whole_at` is when
     the scope was last seen with all its rules; `made_good` is when the last rewrite by systemd began after which
-    rules were given back; `deeds` and `error` are what the last look did and what failed of it. `last` is when its
-    list was last written, in seconds since the epoch, and why. `paused`: the sentinel was told that the back-off
-    forbids repairs. `untold`: so many writes to it wait to be told. `outstanding`: systemd has not answered a
-    declaration. `shielded`: the shield stands for good; `shields` counts how often one was raised or removed.
+    rules were given back, `reloaded` when the last reload ended after which they were declared; `deeds` and `error` are
+    what the last look did and what failed of it. `last` is when its list was last written, in seconds since the epoch,
+    and why. `paused`: the sentinel was told that the back-off forbids repairs. `untold`: so many writes to it wait to
+    be told. `outstanding`: systemd has not answered a declaration. `shielded`: the shield stands for good; `shields`
+    counts how often one was raised or removed.
     `self_given` are rules that the container itself wrote while it settled: they are not learnt. `record` is what the
     runtime's own files say of the container, read when the host's devices were at `generation`, at `consulted`;
     `early`: when NVIDIA's hook may still have been at work; `premature`: while the container started and its
@@ -79,6 +80,7 @@ class Scope:
     futile: Optional[Declared] = None
     outage: Optional[Outage] = None
     made_good: Optional[float] = None
+    reloaded: Optional[float] = None
     deeds: list[str] = field(default_factory=list)
     error: Optional[str] = None
     whole_at: Optional[float] = None

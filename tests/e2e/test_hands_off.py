@@ -18,6 +18,7 @@ from tests.lab.poll import until
 from tests.lab.prober import Prober
 from tests.lab.scope import Scope, random_name
 
+RELOADS = 5
 ADMIN = "/run/systemd/system/docker-.scope.d/99-admin.conf"
 
 
@@ -144,6 +145,22 @@ def test_administrators_drop_in_is_a_risk(
     guard.await_state(scope.name, "protected")
     node.run(["systemctl", "daemon-reload"])
     assert prober.open(scope.cgroup, GPU0).allowed
+
+
+@pytest.mark.invariant(1)
+def test_reloads_are_no_fight(node: Node, gpu_scope: MakeScope, admin: Path, launch: Launch, prober: Prober) -> None:
+    """Where each reload takes the devices, each loss is given back at once, however many come: nobody fights."""
+    scope = gpu_scope()
+    guard = launch(backoff={"max_repairs": 2, "window": "1m", "pause": "1m"}).start()
+    guard.await_state(scope.name, "protected")
+    admin.write_text("[Scope]\nDeviceAllow=\nDeviceAllow=/dev/null rw\nDevicePolicy=strict\n")
+    for number in range(1, RELOADS + 1):
+        node.run(["systemctl", "daemon-reload"])
+        guard.await_reloads(number)
+        until(lambda: prober.open(scope.cgroup, GPU0).allowed, 20, f"repair {number}")
+        guard.await_rounds()
+    assert guard.events("fight") == []
+    assert guard.total("gpuguard_repairs_total", result="refused") == 0
 
 
 def declarations(guard: Gpuguard) -> float:

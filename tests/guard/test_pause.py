@@ -38,7 +38,7 @@ class TestReason:
     def test_has_the_pause(self, state: State) -> None:
         """Beside what else hinders."""
         paused = {GROUP: at("2030-05-17 12:00:43")}
-        text = "repairs are paused until 12:00:43: the last ones were in vain"
+        text = "repairs are paused until 12:00:43: what they gave back was taken away again, or could not be given"
         assert pause.noted(status(state), paused).reason == text
         assert pause.noted(status(state, "why"), paused).reason == f"why; {text}"
 
