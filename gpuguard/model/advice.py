@@ -17,6 +17,8 @@ from gpuguard.model.rule import BLOCK, CHAR, Rule
 from gpuguard.model.state import State
 from gpuguard.model.verdict import IN_ANOTHER_GROUP
 
+# Where tools/install puts them.
+_DOCS = "/usr/share/doc/gpuguard/docs"
 _NO_RELOAD = "Until then no daemon-reload, set-property or package update on this node."
 _IN_THE_UNIT = {Refusal.NOT_TRANSIENT.value, Refusal.RESTARTABLE.value}
 _SHIELDED = "Until then the shield keeps the devices; it goes when the daemon is stopped."
@@ -55,7 +57,7 @@ def _about(explanation: Explanation) -> Iterator[str]:
     elif not returning(explanation):
         yield "Nothing."
     if returning(explanation):
-        yield 'Have systemd forget what was taken away on purpose: docs/how-it-works.md, "Who did it", says how.'
+        yield f'Have systemd forget what was taken away on purpose: {_DOCS}/how-it-works.md, "Who did it", says how.'
     if state in {State.PROTECTED, State.AT_RISK} and explanation.container.excess and not explanation.plan.narrowed:
         excess = ", ".join(map(str, explanation.container.excess))
         yield f"Find out who let it use {excess}, if you did not: gpuguard neither guards that nor takes it away."
@@ -87,7 +89,7 @@ def _opaque(explanation: Explanation) -> Iterator[str]:
         yield "Open the device in the container to see how it is: gpuguard cannot tell, and does nothing there."
     elif reason.startswith(IN_ANOTHER_GROUP):
         yield f"See that group's devices.list, below {explanation.root}: `a *:* rwm`, as of a slice, allows every GPU."
-        yield "To put it right, restart it while another container runs in its slice: docs/containers.md says why."
+        yield f"To put it right, restart it while another container runs in its slice: {_DOCS}/containers.md says why."
     elif reason and reason in "; ".join(explanation.doubts):
         yield "If it lacks its GPUs, restart it: gpuguard gives nothing on suspicion."
     else:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -14,13 +16,15 @@ import gpuguard
 from tests.lab.containers import Docker
 from tests.lab.devices import GPU0
 from tests.lab.node import ROOT, Node
+from tests.lab.poll import until
 from tests.lab.prober import Prober
 
 pytestmark = pytest.mark.timeout(400)
 
 CONFIG = "etc/gpuguard/gpuguard.toml"
+DOC = "/usr/share/doc/gpuguard"
 SOURCE = "/srv/source-of-gpuguard"
-SHIPPED = ("gpuguard", "systemd", "deploy", "tools", "pyproject.toml", "README.md")
+SHIPPED = ("gpuguard", "systemd", "deploy", "docs", "tools", "pyproject.toml", "README.md", "CHANGELOG.md")
 # Where pip gets its packages from, should this machine have told it by the environment.
 ENVIRONMENT = {name: value for name, value in os.environ.items() if name.startswith("PIP_") or "proxy" in name.lower()}
 
@@ -37,7 +41,9 @@ def last_reload(node: Node) -> int:
 
 def files(node: Node) -> set[str]:
     """Return the paths in the node's system directories that have to do with gpuguard."""
-    found = node.run(["find", "/usr/bin", "/usr/lib", "/lib/systemd", "/etc", "-name", "*gpuguard*"]).stdout
+    found = node.run(
+        ["find", "/usr/bin", "/usr/lib", "/usr/share/doc", "/lib/systemd", "/etc", "-name", "*gpuguard*"]
+    ).stdout
     return {path for path in found.split() if not path.startswith(("/usr/lib/gpuguard/", "/usr/lib/python3"))}
 
 
@@ -86,8 +92,11 @@ def test_what_is_installed_works_and_goes_again(node: Node) -> None:
     assert json.loads(node.run(["gpuguard", "status", "--json"]).stdout)["node"]["daemon"] == "running"
     assert node.run(["gpuguard", "check"]).stdout.startswith("GPUGUARD OK - ")
     node.run(["systemctl", "reload", "gpuguard"])
-    assert node.run(["systemctl", "is-active", "gpuguard"]).stdout == "active\n"
+    active = partial(node.run, ["systemctl", "is-active", "gpuguard"], check=False)
+    until(lambda: active().stdout == "active\n", 20, "the end of the reload")
     assert node.run(["journalctl", "--list-catalog"]).stdout.count("gpuguard") > 0
+    for place in re.findall(r"\]\(([\w/.-]+)\)", node.path(f"{DOC}/README.md").read_text()):
+        assert node.path(f"{DOC}/{place}").exists(), f"README.md leads to {place}"
     natives = node.run(["find", "/usr/lib/gpuguard", "-name", "*.so"]).stdout
     assert natives == ""
     tool(node, "uninstall")
@@ -125,6 +134,35 @@ def test_a_machine_that_cannot_be_served_is_left_alone(node: Node) -> None:
     assert files(node) == before
     assert not node.path("/usr/lib/gpuguard").exists()
     assert not node.path("/usr/lib/gpuguard.new").exists()
+
+
+@pytest.mark.usefixtures("source")
+def test_without_a_package_index_nothing_happens(node: Node) -> None:
+    """Pip's own words are there, and after them what to do; nothing is installed or left behind."""
+    before = files(node)
+    offline = {**ENVIRONMENT, "PIP_NO_INDEX": "1", "PIP_FIND_LINKS": "", "PIP_CONFIG_FILE": "/dev/null"}
+    refused = node.run([f"{SOURCE}/tools/install"], check=False, timeout=180, env=offline)
+    assert refused.returncode == 1
+    last = refused.stderr.splitlines()[-1]
+    assert last.startswith("install: pip cannot build gpuguard or fetch what it needs")
+    for word in ("nothing is installed", "PIP_INDEX_URL", "PIP_FIND_LINKS"):
+        assert word in last
+    assert files(node) == before
+    assert not node.path("/usr/lib/gpuguard.new").exists()
+
+
+def test_a_textfile_goes_along(node: Node, source: Path) -> None:
+    """Nobody would write it any more, also where the daemon was killed and could not remove it."""
+    textfile = node.path("/srv/gpuguard.prom")
+    with (source / "deploy" / "gpuguard.toml").open("a") as config:
+        config.write('textfile = "/srv/gpuguard.prom"\n')
+    tool(node, "install")
+    until(textfile.exists, 20, "the textfile")
+    node.run(["systemctl", "kill", "--signal=SIGKILL", "gpuguard"])
+    node.run(["systemctl", "stop", "gpuguard"])
+    textfile.write_text("gpuguard_build_info{} 1\n")
+    tool(node, "uninstall")
+    assert not textfile.exists()
 
 
 def test_a_service_that_does_not_start_is_told_with_its_last_words(node: Node, source: Path) -> None:

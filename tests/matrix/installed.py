@@ -14,7 +14,7 @@ from tests.lab import pip
 from tests.lab.node import ROOT, Node
 
 _SOURCE = "/srv/source-of-gpuguard"
-_SHIPPED = ("gpuguard", "systemd", "deploy", "tools", "pyproject.toml", "README.md")
+_SHIPPED = ("gpuguard", "systemd", "deploy", "docs", "tools", "pyproject.toml", "README.md", "CHANGELOG.md")
 
 
 def make_install(node: Node) -> str:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from gpuguard.model import advice as advice_module
 from gpuguard.model.advice import advice
 from gpuguard.model.device_filter import Owner
 from gpuguard.model.explanation import Declaration, Denier, Explanation
@@ -272,3 +275,14 @@ def test_filters_of_no_interest_are_not_named() -> None:
     both = (systemd("c 195:0 rw"), runtime("c 195:0 rw", exact=False))
     said = text(explained(State.AT_RISK, UNDECLARED, cgroup="v2", filters=both, plan=Plan(unclear=True)))
     assert "program 12" not in said
+
+
+def test_what_is_to_be_read_is_there() -> None:
+    """Pages that a line sends to are installed where it says, and have the heading that it names."""
+    root, source = Path(__file__).parents[2], Path(advice_module.__file__).read_text()
+    assert f"DOC={advice_module._DOCS.rpartition('/docs')[0]}\n" in (root / "tools/layout").read_text()
+    pages = set(re.findall(r"\{_DOCS\}/([\w-]+\.md)", source))
+    assert pages
+    assert all((root / "docs" / page).exists() for page in pages)
+    assert '"Who did it"' in source
+    assert "\n## Who did it\n" in (root / "docs/how-it-works.md").read_text()
