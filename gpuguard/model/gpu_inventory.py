@@ -7,7 +7,7 @@ open-gpu-kernel-modules, kernel-open/nvidia/nv-procfs.c, and the MIG User Guide,
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple, Optional
 
@@ -86,14 +86,17 @@ class GpuInventory:
         }
 
     def in_place(self, started: float) -> bool:
-        """Whether all is as when the container started, as far as can be seen: a node for each GPU, none made since."""
+        """Whether all is as when the container started, as far as can be seen: a node for each GPU, none made since.
+
+        The driver counts minors from 0: where one is missing a GPU may have gone, and its node with it.
+        """
         nodes = self.gpu_nodes()
         if any(self.nodes[path].made > started for path in nodes.values()):
             return False
         if self.gpus is None:
-            return bool(nodes)
+            return bool(nodes) and _whole(nodes)
         minors = {gpu.minor for gpu in self.gpus}
-        return minors <= set(nodes) <= minors | self.excluded
+        return minors <= set(nodes) <= minors | self.excluded and _whole(minors | self.excluded)
 
     def numbers(self) -> dict[str, DeviceNumber]:
         """Return the nodes' numbers, by path."""
@@ -116,6 +119,10 @@ class GpuInventory:
         """Whether a major is a driver's, or nobody's while the driver is not loaded."""
         now = self.majors.names(CHAR, major)
         return bool(now & names) if now else not self.majors.matching(CHAR, name)
+
+
+def _whole(minors: Collection[int]) -> bool:
+    return set(minors) == set(range(len(minors)))
 
 
 def cap_node(minor: int) -> str:

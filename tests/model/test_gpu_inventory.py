@@ -63,3 +63,13 @@ def test_the_number_of_a_rule() -> None:
     assert rule_number(Rule.parse("c 195:0 rw")) == DeviceNumber(CHAR, 195, 0)
     assert rule_number(Rule.parse("c 195:* rw")) is None
     assert rule_number(Rule.parse("c *:0 rw")) is None
+
+
+@pytest.mark.invariant(1)
+def test_a_gap_in_the_minors() -> None:
+    """The driver counts from 0: a GPU may have gone with its node, unless that one is kept from everybody."""
+    for host in (inventory(gpu(0, 1), gpu(1, 2)), inventory(gpu(0, 0), gpu(1, 2))):
+        assert not host.in_place(STARTED)
+        assert not replace(host, gpus=None).in_place(STARTED)
+    assert replace(inventory(gpu(0, 0), gpu(1, 2)), excluded=frozenset({1})).in_place(STARTED)
+    assert replace(HOST, gpus=None).in_place(STARTED)

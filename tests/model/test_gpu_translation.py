@@ -161,6 +161,14 @@ class TestComings:
         assert translate(ask(capabilities=frozenset({"display"})), found, STARTED) == Translation(CONTROL, CONTROL)
 
     @pytest.mark.invariant(1)
+    def test_a_gpu_has_gone_with_its_node(self) -> None:
+        """Its minor is missing: an index is another GPU's by now, a UUID is not."""
+        found = inventory(gpu(0, 1), gpu(1, 2))
+        exact, possible = gpus(translate(ask("1"), found, STARTED))
+        assert (exact, possible) == (frozenset(), rules("195:1", "195:2"))
+        assert gpus(translate(ask(uuid(2)), found, STARTED))[0] == rules("195:2")
+
+    @pytest.mark.invariant(1)
     @pytest.mark.parametrize(
         "found",
         [
