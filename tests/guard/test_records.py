@@ -9,7 +9,7 @@ from typing import Optional
 
 import pytest
 
-from gpuguard.errors import RuntimeFileError
+from gpuguard.errors import RuntimeFileError, RuntimeFileUnreadableError, RuntimeRunError
 from gpuguard.guard import records, verbs
 from gpuguard.guard.scope import Scope
 from gpuguard.model.grant import Grant, Source
@@ -213,6 +213,27 @@ class TestTrust:
         scope = sim.scope(hook_rules=[GPU1])
         await post.becomes(scope, State.PROTECTED)
         assert post.entitled(scope) == {GPU1}
+
+
+class TestAgain:
+    """What is left when the files cannot be read again."""
+
+    @pytest.mark.invariant(1)
+    def test_distrust_outlives_another_error(self) -> None:
+        """One that has left its group is not believed for its files' being unreadable for another reason now."""
+        unreadable = RuntimeFileUnreadableError("others than root may write it")
+        left = records._as_before(RuntimeRecord(), RuntimeRunError("it is not in it"))
+        assert records._as_before(left, unreadable).trusted is False
+        assert records._as_before(RuntimeRecord(), unreadable).trusted is None
+
+    @pytest.mark.invariant(1)
+    def test_what_the_hook_gave_is_gone(self) -> None:
+        """By which numbers its request is met may have changed with the devices; the runtime's own rules have not."""
+        by_hook = Grant(Rule.parse(GPU1), Source.REQUEST, "NVIDIA_VISIBLE_DEVICES=1")
+        known = record(GPU0, trusted=True)
+        both = replace(known, grants=(*known.grants, by_hook))
+        expected = replace(known, trouble="no answer in 5 s")
+        assert records._as_before(both, RuntimeFileError("no answer in 5 s")) == expected
 
 
 @pytest.mark.invariant(1)
