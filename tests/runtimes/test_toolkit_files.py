@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from pathlib import Path
 
 import pytest
@@ -102,6 +103,33 @@ def test_two_that_it_may_read(root: Root) -> None:
     root.write(f"/run/nvidia/driver{USUAL}")
     with pytest.raises(ToolkitError, match="hangs on its version"):
         root.of()
+
+
+@pytest.mark.invariant(1)
+def test_a_driver_container_that_was_there(root: Root) -> None:
+    """What the hook found in it is not known when it is gone: its directory stays, or that above it has changed."""
+    root.write(USUAL, "")
+    directory = root.path / "run/nvidia/driver"
+    directory.mkdir(parents=True)
+    with pytest.raises(ToolkitError, match="hangs on its version"):
+        root.of()
+    time.sleep(0.02)
+    directory.rmdir()
+    above = directory.parent.stat()
+    assert root.of().changed == max(above.st_mtime, above.st_ctime) > (root.path / USUAL[1:]).stat().st_ctime
+
+
+@pytest.mark.invariant(1)
+@pytest.mark.parametrize("configuration", [None, "/opt/toolkit/config.toml"])
+def test_one_that_came_with_its_directory(root: Root, configuration: str | None) -> None:
+    """The file's own times are those of its making: when its directory was put in place counts."""
+    other = root.write("/srv/lenient/config.toml", "")
+    directory = (root.path / (configuration or USUAL)[1:]).parent
+    directory.parent.mkdir(parents=True, exist_ok=True)
+    time.sleep(0.02)
+    other.parent.rename(directory)
+    changed = root.of(configuration=configuration).changed
+    assert changed == directory.stat().st_ctime > (directory / "config.toml").stat().st_ctime
 
 
 @pytest.mark.invariant(1)
