@@ -96,9 +96,13 @@ def main() -> int:
     options = parser().parse_args()
     try:
         status: int = options.run(options)
+        sys.stdout.flush()
     except LabError as error:
         print(f"lab: {error}", file=sys.stderr)
         return 1
+    except BrokenPipeError:  # whoever reads has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
     return status
 
 

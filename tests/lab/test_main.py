@@ -74,3 +74,17 @@ def test_a_bad_name_is_refused() -> None:
     """A name that would not do as a file or host name is refused in plain words."""
     need_node("v1")
     assert "cannot name a node" in lab("up", "../x").stderr
+
+
+def test_a_reader_that_has_seen_enough() -> None:
+    """A pipe that is closed at its other end (`list | head -2`) is no error."""
+    reading, writing = os.pipe()
+    os.close(reading)
+    # A line is printed also where there is no node.
+    lister = (
+        "import sys; from tests.lab import __main__ as lab; lab.show = lambda _: print('n1') or 0; sys.exit(lab.main())"
+    )
+    argv = [sys.executable, "-c", lister, "list"]
+    done = subprocess.run(argv, cwd=ROOT, stdout=writing, stderr=subprocess.PIPE, text=True, check=False)
+    os.close(writing)
+    assert (done.returncode, done.stderr) == (0, "")
