@@ -49,7 +49,7 @@ class TestUnknown:
         scope = sim.scope(hook_rules=[GPU0])
         post = await station(sim, {"guard": {"poll_interval": NEVER}})
         await post.becomes(scope, State.PROTECTED)
-        await post.sources_up()
+        await post.quiet()
         account, told = Account(sim, scope), len(post.log)
         genuine = (scope.cgroup / "devices.list").read_text()
         for text in ("", "c 1:3 rwm\n"):

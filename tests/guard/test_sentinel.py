@@ -252,22 +252,24 @@ async def test_it_waits_until_the_sentinel_has_caught_up(kept: Kept) -> None:
     assert Overflow() in kept.told
 
 
-async def test_it_does_not_wait_for_long_nor_for_nobody(kept: Kept) -> None:
+async def test_it_does_not_wait_for_nobody(kept: Kept, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where there is no sentinel none is waited for."""
+    monkeypatch.setattr(sentinel, "_ANSWER", 60.0)
+    await asyncio.wait_for(kept.sentinel.caught_up(), 20.0)
+
+
+async def test_it_does_not_wait_for_long(kept: Kept) -> None:
     """A sentinel that hangs does not hold up the guard."""
-    began = time.monotonic()
-    await kept.sentinel.caught_up()
-    assert time.monotonic() - began < 0.1
     kept.start(Standing("rr"), then=LISTEN)
     await kept.until(lambda: kept.ups == 1)
     began = time.monotonic()
-    await kept.sentinel.caught_up()
-    assert sentinel._ANSWER <= time.monotonic() - began < 10 * sentinel._ANSWER
+    await asyncio.wait_for(kept.sentinel.caught_up(), 20.0)
+    assert time.monotonic() - began >= sentinel._ANSWER
     assert not kept.sentinel._waiting
 
 
 async def test_one_that_hangs_is_replaced(kept: Kept, monkeypatch: pytest.MonkeyPatch) -> None:
     """By one that is told everything, when it has not answered for a while; one that was slow once stays."""
-    monkeypatch.setattr(sentinel, "_ANSWER", 0.05)
     monkeypatch.setattr(sentinel, "_SILENCE", 0.2)
     kept.sentinel.watch(ORDERS)
     kept.start(Standing("rr"), then=ANSWER)
@@ -275,11 +277,14 @@ async def test_one_that_hangs_is_replaced(kept: Kept, monkeypatch: pytest.Monkey
     [pid] = kept.pids
     for _ in range(2):
         os.kill(pid, signal.SIGSTOP)
+        monkeypatch.setattr(sentinel, "_ANSWER", 0.05)
         await kept.sentinel.caught_up()
         os.kill(pid, signal.SIGCONT)
+        monkeypatch.setattr(sentinel, "_ANSWER", 20.0)
         await kept.sentinel.caught_up()
         await asyncio.sleep(0.25)
     assert kept.pids == [pid]
+    monkeypatch.setattr(sentinel, "_ANSWER", 0.05)
     monkeypatch.setattr(sentinel, "_PARTING", 0.05)
     os.kill(pid, signal.SIGSTOP)
     while kept.pids == [pid]:
@@ -294,7 +299,7 @@ async def test_the_end_of_the_sentinel_ends_the_waiting(kept: Kept, monkeypatch:
     monkeypatch.setattr(sentinel, "_ANSWER", 60.0)
     kept.start(Standing("rr"), then="lines.readline()")
     await kept.until(lambda: kept.ups == 1)
-    await asyncio.wait_for(kept.sentinel.caught_up(), 10.0)
+    await asyncio.wait_for(kept.sentinel.caught_up(), 20.0)
 
 
 async def test_one_that_does_not_listen_is_replaced(kept: Kept, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -338,8 +343,7 @@ async def test_nothing_is_left_open(kept: Kept) -> None:
     kept.start(Standing("rr"), then="")
     await kept.until(lambda: len(kept.pids) >= 5)
     await kept.stop()
-    await asyncio.sleep(0.05)
-    assert len(os.listdir("/proc/self/fd")) <= before + 1  # noqa: PTH208
+    await until(lambda: len(os.listdir("/proc/self/fd")) <= before + 1)  # noqa: PTH208
 
 
 async def test_a_stop_while_one_is_about_to_end_leaves_none(kept: Kept, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -351,5 +355,5 @@ async def test_a_stop_while_one_is_about_to_end_leaves_none(kept: Kept, monkeypa
     [pid] = kept.pids
     began = time.monotonic()
     await kept.stop()
-    assert time.monotonic() - began < 5.0
+    assert time.monotonic() - began < sentinel._PARTING
     assert not lives(pid)
