@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass, replace
 
 import pytest
+from blockbuster import BlockBuster
 
 from gpuguard.errors import CgroupUnreadableError
 from gpuguard.guard import nested
@@ -14,6 +15,7 @@ from gpuguard.guard.scope import Scope
 from gpuguard.guard.verbs import planned
 from gpuguard.kernel.devices_v1 import DevicesV1
 from gpuguard.kernel.nested_v1 import MOST_GROUPS
+from gpuguard.model.device_list import Payload
 from gpuguard.model.entitlement import release
 from gpuguard.model.nested import GroupBelow
 from gpuguard.model.rule import Rule
@@ -156,6 +158,52 @@ async def test_not_while_the_container_itself_lacks_it(ward: Ward) -> None:
     await ward.look()
     assert ward.has("a") == [GPU0, GPU1]
     assert ward.repairs("ok") == 1
+
+
+async def test_what_the_container_lacks_meanwhile_stays_owed(
+    ward: Ward, monkeypatch: pytest.MonkeyPatch, nothing_blocks: BlockBuster
+) -> None:
+    """Where it has lost it again before its groups are written, none of these is what denies it."""
+    nothing_blocks.functions["os.write"].can_block_in("tests/kernel/groups.py", {"_write"})
+    ward.make("a")
+    await ward.look()
+    ward.lose(GPU0)
+    genuine = DevicesV1.allow_below
+
+    def too_late(devices: DevicesV1, group: str, inode: int, below: tuple[str, int], rule: Rule) -> None:
+        ward.groups.deny(ward.groups.scope, GPU0)
+        genuine(devices, group, inode, below, rule)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(DevicesV1, "allow_below", too_late)
+        await ward.look()
+    assert [owed for *_, owed in ward.known] == [rules(GPU0)]
+    ward.groups.allow(ward.groups.scope, GPU0)
+    await ward.look()
+    assert ward.has("a") == [GPU0, GPU1]
+
+
+async def test_what_one_has_again_already_is_not_told(ward: Ward) -> None:
+    """Only what is missing is written."""
+    ward.make("a")
+    ward.make("b")
+    await ward.look()
+    ward.lose(GPU0)
+    ward.groups.allow(f"{ward.groups.scope}/a", GPU0)
+    await ward.look()
+    (event,) = ward.post.events("restored_below")
+    assert event["groups"] == ["b"]
+    assert ward.scope.deeds == [f"write {GPU0} to b"]
+
+
+async def test_the_containers_own_group_is_none_of_them(ward: Ward) -> None:
+    """What it lacks is given back as the scope's."""
+    own = ward.make("container")
+    ward.make("container/job")
+    devices = ward.post.guard.parts.devices
+    ward.scope.seen = replace(devices.read(ward.groups.scope), payload=Payload(own, devices.inode(own)))
+    await nested.look(ward.post.guard.parts, ward.post.guard.policy, ward.scope, ward.post.guard.keep)
+    assert [path for path, *_ in ward.known] == ["container/job"]
 
 
 @pytest.mark.invariant(3)
