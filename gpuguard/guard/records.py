@@ -37,6 +37,9 @@ def due(parts: Parts, scope: Scope) -> bool:
     now = time.monotonic()
     if scope.premature or (scope.vacant and not _vacant(parts, scope)):
         return True
+    # A container of which there are no files has no trouble.
+    if scope.record.trouble is not None and now - scope.consulted >= _LATER:
+        return True
     if scope.record.path is None:
         # Some files are written when the control group is there already: looked for after 1, 2, 4, ... seconds.
         waited = scope.consulted - scope.known_since
@@ -44,8 +47,6 @@ def due(parts: Parts, scope: Scope) -> bool:
             return now - scope.consulted >= max(_AGAIN, waited)
     elif scope.early:
         return now - scope.consulted >= _AGAIN
-    elif scope.record.trouble is not None and now - scope.consulted >= _LATER:
-        return True
     if scope.record.elsewhere is not None and now - scope.consulted >= _PATIENCE:
         return True
     return scope.generation != parts.guarded.generation

@@ -235,6 +235,25 @@ class TestAgain:
         expected = replace(known, trouble="no answer in 5 s")
         assert records._as_before(both, RuntimeFileError("no answer in 5 s")) == expected
 
+    @pytest.mark.parametrize("path", [None, "/config.json"])
+    async def test_after_five_minutes(self, sim: SimNode, station: Station, path: str | None) -> None:
+        """Whatever stood in the way may be over, also where nothing was ever read; without files there is nothing."""
+        post = await station(sim)
+        scope = sim.scope()
+        await post.until(lambda: scope.group in post.guard.scopes, "the scope was not seen")
+        await post.assembly.watch.idle()
+        known, parts = post.of(scope), post.guard.parts
+        known.vacant = known.premature = known.early = False
+        known.generation = parts.guarded.generation
+        known.consulted = time.monotonic() - 290.0
+        known.known_since = known.consulted - 20.0
+        known.record = RuntimeRecord(path=path, trouble="no answer in 5 s")
+        assert not records.due(parts, known)
+        known.consulted, known.known_since = known.consulted - 20.0, known.known_since - 20.0
+        assert records.due(parts, known)
+        known.record = RuntimeRecord(path=path)
+        assert not records.due(parts, known)
+
 
 @pytest.mark.invariant(1)
 async def test_another_driver_has_the_number(sim: SimNode, station: Station) -> None:
