@@ -81,7 +81,7 @@ async def test_closed() -> None:
     reader = Reader("test")
     assert await reader.read("it", lambda: 1) == 1
     reader.close()
-    with pytest.raises(RuntimeFileError):
+    with pytest.raises(RuntimeFileError, match="not read"):  # at once
         await reader.read("it", lambda: 1)
     reader._thread.join(20.0)
     assert not reader._thread.is_alive()
