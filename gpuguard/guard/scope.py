@@ -135,7 +135,8 @@ class Scope:
     def learnable(self, rule: Rule, *, starting: Optional[bool]) -> bool:
         """Whether a rule that is seen may have come from the runtime or its hooks.
 
-        A container that may write its own list is not believed once its program has begun.
+        A container that may write its own list is not believed once its program has begun, but for what its runtime's
+        files say for certain: what it may have been given besides, it may have written.
         """
         if self.self_given.covers(rule):
             return False
@@ -145,7 +146,8 @@ class Scope:
             return False
         if self.record.trusted is not False:
             return True
-        return self.record.possible is not None and self.record.possible.covers(rule)
+        everything = self.record.possible is not None and self.record.possible.unrestricted
+        return everything or RuleSet(self.record.rules).covers(rule)
 
     def may_be_self_given(self, rule: Rule) -> bool:
         """Whether a rule in force may be of the container's own making: it may write its list, and was not given that.

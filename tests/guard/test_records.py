@@ -11,12 +11,15 @@ import pytest
 
 from gpuguard.errors import RuntimeFileError, RuntimeFileUnreadableError, RuntimeRunError
 from gpuguard.guard import records, verbs
+from gpuguard.guard.mend import Target
 from gpuguard.guard.scope import Scope
+from gpuguard.model.backoff import Backoff
 from gpuguard.model.grant import Grant, Source
 from gpuguard.model.majors import DeviceNumber, Majors
 from gpuguard.model.rule import Rule
 from gpuguard.model.ruleset import RuleSet
 from gpuguard.model.runtime_record import Identity, RuntimeRecord
+from gpuguard.model.scope_name import ContainerScope
 from gpuguard.model.state import State
 from tests.guard.conftest import Station
 from tests.guard.post import NEVER, Post
@@ -184,6 +187,23 @@ class TestTrust:
         await post.until(lambda: has(scope, GPU0) and not has(scope, GPU1), "the reload took nothing")
         await post.rounds(5)
         assert not has(scope, GPU1)
+
+    async def test_what_it_may_have_been_given_it_may_have_written(self, sim: SimNode, station: Station) -> None:
+        """It asked for one instance of MIG's, say, and nobody can tell which: another's is not learnt."""
+        post = await station(sim)
+        hear(post, lambda: record(GPU0, trusted=False, possible=RuleSet.of(GPU0, GPU1)))
+        scope = sim.scope(hook_rules=[GPU0, GPU1])
+        await post.becomes(scope, State.PROTECTED)
+        assert post.entitled(scope) == {GPU0}
+
+    def test_a_part_of_what_it_was_given(self) -> None:
+        """Or anything at all, where it was given all there is."""
+        known = Scope(Target("u", "/u", 1, "/u"), ContainerScope("docker", "a" * 64), Backoff(1, 1, 1))
+        known.record = record("c 195:* rw", trusted=False)
+        assert known.learnable(Rule.parse(GPU0), starting=False)
+        assert not known.learnable(Rule.parse("c 511:0 rw"), starting=False)
+        known.record = record(trusted=False, possible=RuleSet(unrestricted=True))
+        assert known.learnable(Rule.parse(GPU0), starting=False)
 
     async def test_that_was_given_nothing(self, sim: SimNode, station: Station) -> None:
         """What it has all the same is told."""
