@@ -21,7 +21,7 @@ from gpuguard.model.gpu_inventory import GpuInventory
 from gpuguard.model.gpu_translation import granted, translate
 from gpuguard.model.majors import DeviceNumber
 from gpuguard.model.mounts import corroborated
-from gpuguard.model.nvidia_request import Honoured, HookRequest, honoured, request_of
+from gpuguard.model.nvidia_request import Honoured, HookRequest, Untold, honoured, request_of
 from gpuguard.model.runtime_record import Bundle, RuntimeRecord
 from gpuguard.model.scope_name import NSPAWN
 from gpuguard.runtimes.records import RuntimeFiles
@@ -79,8 +79,7 @@ class NodeRecords:
             return Requested(doubts=(str(error),))
         asked = honoured(request, bundle.spec, toolkit, bundle.since)
         if isinstance(asked, str):
-            unknown = request.trouble is not None or toolkit.changed > bundle.since
-            return Requested(doubts=(asked,)) if unknown else Requested(refusal=asked)
+            return Requested(doubts=(asked,)) if isinstance(asked, Untold) else Requested(refusal=asked)
         try:
             inventory = await self._gpus(bundle.since)
             given = partial(self._given, asked, bundle, inventory, control_group)

@@ -14,6 +14,7 @@ from typing import Optional, Union
 
 from gpuguard.model.clean import clean
 from gpuguard.model.oci_spec import Hook, Mount, OciSpec
+from gpuguard.model.pathname import shortest
 from gpuguard.model.toolkit import Toolkit, split
 
 VISIBLE_DEVICES = "NVIDIA_VISIBLE_DEVICES"
@@ -64,6 +65,12 @@ class Honoured:
     root: str = ""
 
 
+class Untold(str):
+    """Why it cannot be told what the hook gave. Any other text is why it gave nothing."""
+
+    __slots__ = ()
+
+
 def request_of(spec: OciSpec) -> Optional[HookRequest]:
     """Find NVIDIA's hook in a specification; None where it is not there, or does nothing."""
     for hook in spec.hooks:
@@ -97,7 +104,7 @@ def privileged(spec: OciSpec) -> bool:
 
 
 def honoured(request: HookRequest, spec: OciSpec, toolkit: Toolkit, started: float) -> Union[Honoured, str]:
-    """Return what the hook gave for this specification, or why that cannot be said or nothing was given.
+    """Return what the hook gave for this specification, or why nothing was given, or why that is Untold.
 
     `started` is when the specification was written, in seconds since the epoch: a configuration that was changed later
     is not the one that the hook had.
@@ -122,9 +129,9 @@ def honoured(request: HookRequest, spec: OciSpec, toolkit: Toolkit, started: flo
 
 def _refusal(request: HookRequest, toolkit: Toolkit, started: float, where: str) -> Optional[str]:
     if request.trouble is not None:
-        return f"{clean(request.hook.path, _SHOWN)}: {request.trouble}"
+        return Untold(f"{clean(request.hook.path, _SHOWN)}: {request.trouble}")
     if toolkit.changed > started:
-        return f"{where} was changed after the container's start: what it said then is not known"
+        return Untold(f"{where} was changed after the container's start: what it said then is not known")
     if toolkit.disabled:
         return f"{where} has the hook do nothing: nvidia-container-runtime.mode is another one"
     if toolkit.no_cgroups:
@@ -155,26 +162,20 @@ def _devices(spec: OciSpec, toolkit: Toolkit, where: str) -> Union[tuple[tuple[s
 def _volumes(mounts: tuple[Mount, ...]) -> Iterator[str]:
     """Yield what is asked for by mounts, by the hook's own test: whatever begins with the directory's name."""
     for mount in mounts:
-        destination = _clean(mount.destination)
+        destination = shortest(mount.destination)
         device = destination[len(_VOLUMES) :].strip("/")
-        if _clean(mount.source) == "/dev/null" and destination.startswith(_VOLUMES) and device:
+        if shortest(mount.source) == "/dev/null" and destination.startswith(_VOLUMES) and device:
             if device.startswith(_CDI):
                 yield device[len(_CDI) :].replace("/", "=")
             elif not device.startswith(_IMEX):
                 yield device
 
 
-def _clean(path: str) -> str:
-    """Return a path as Go's filepath.Clean does, which knows no path that begins with two slashes."""
-    path = posixpath.normpath(path)
-    return path[1:] if path.startswith("//") else path
-
-
 def _by_variable(spec: OciSpec, toolkit: Toolkit) -> Union[tuple[tuple[str, ...], str], str]:
     """Return the devices and the variables that ask for them, or why there are none."""
     swarm = [name for name in toolkit.swarm_variables if name in spec.env]
     if swarm and len(toolkit.swarm_variables) > 1:
-        return f"swarm-resource of {toolkit.path} is a list, which not all versions of the hook take apart"
+        return Untold(f"swarm-resource of {toolkit.path} is a list, which not all versions of the hook take apart")
     names = swarm or [name for name in (VISIBLE_DEVICES,) if name in spec.env]
     if not names:
         if _legacy(spec):

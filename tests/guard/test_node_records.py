@@ -142,6 +142,19 @@ class TestRequest:
         assert (record.refusal, record.rules) == (None, frozenset())
         assert "was changed after the container's start" in record.doubts[0]
 
+    @pytest.mark.invariant(4)
+    async def test_a_configuration_that_is_read_in_two_ways(self, host: Made) -> None:
+        """It is in doubt what was given, as with a hook that is not understood: neither was it refused."""
+        host.tree.write(TOOLKIT, 'swarm-resource = "NVIDIA_VISIBLE_DEVICES,OTHER"\n')
+        await asyncio.sleep(0.02)
+        host.run(env="0", hooks={"prestart": [HOOK]})
+        record = await host.records.read(scope())
+        assert (record.refusal, record.rules) == (None, frozenset())
+        assert "which not all versions of the hook take apart" in record.doubts[0]
+        host.run(env="0", hooks={"prestart": [{**HOOK, "args": [*HOOK["args"][:1], "--new", "prestart"]}]})
+        record = await host.records.read(scope())
+        assert (record.refusal, "'new' is not known" in record.doubts[0]) == (None, True)
+
     async def test_one_that_makes_no_sense(self, host: Made) -> None:
         """Nor is what the hook made of that."""
         host.tree.write(TOOLKIT, "=")
