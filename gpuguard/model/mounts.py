@@ -17,6 +17,7 @@ from typing import NamedTuple, Optional
 
 from gpuguard.model.majors import DeviceNumber
 from gpuguard.model.oci_spec import Mount, OciSpec
+from gpuguard.model.pathname import shortest
 
 _FLAGS = frozenset({"ro", "nosuid", "noexec"})
 _NO_BINDS = frozenset({"cgroup", "cgroup2", "devpts", "mqueue", "overlay", "proc", "sysfs", "tmpfs"})
@@ -68,7 +69,7 @@ def corroborated(
     if destinations is None:
         return None
     binds = frozenset(destinations)
-    asked_for = {nodes.get(_clean(mount.source)) for mount in spec.mounts}
+    asked_for = {nodes.get(shortest(mount.source)) for mount in spec.mounts}
     found = set()
     for point in points:
         path = _in_dev(point, dev)
@@ -106,7 +107,7 @@ def _made_by_runtime(init: ContainerInit, spec: OciSpec) -> bool:
 def _exposed(spec: OciSpec, points: tuple[MountPoint, ...], dev: HostDev, nodes: Mapping[str, DeviceNumber]) -> bool:
     """Whether the container has a directory with the host's nodes, to mount them from: by its word or in fact."""
     above = _above(nodes)
-    if any(_is_bind(mount) and _clean(mount.source) in above for mount in spec.mounts):
+    if any(_is_bind(mount) and shortest(mount.source) in above for mount in spec.mounts):
         return True
     return any(_in_dev(point, dev) in above for point in points)
 
@@ -123,7 +124,7 @@ def _destinations(mounts: tuple[Mount, ...], points: tuple[MountPoint, ...]) -> 
         return None
     binds = []
     for mount in mounts:
-        path = _clean(mount.destination)
+        path = shortest(mount.destination)
         if not seen[path] and path.startswith(_BELOW_VAR_RUN):
             path = path[len("/var") :]
         if not seen[path]:
@@ -162,11 +163,6 @@ def _levels(path: str) -> Iterator[str]:
         yield path
         path = posixpath.dirname(path)
     yield "/"
-
-
-def _clean(path: str) -> str:
-    clean = posixpath.normpath(path) if path else ""
-    return clean[1:] if clean.startswith("//") else clean
 
 
 def _plain(text: str) -> str:
