@@ -331,7 +331,7 @@ class TestCompany:
                 endless.sendall(b"a" * (3 << 20))
             polite.sendall(b'{"verb": "repair", "names": []}\n')
             assert json.loads(polite.recv(65536)) == {"report": {"dry_run": False, "repairs": []}}
-            assert daemon.stop(timeout=5) == 0
+            assert daemon.stop() == 0
         assert not path.exists()
         assert "Traceback" not in daemon.output()
 

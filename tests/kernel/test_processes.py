@@ -62,7 +62,7 @@ def start(running: list[subprocess.Popen[bytes]], *command: str, executable: str
     def runs() -> bool:
         return (PROC / f"{pid}/exe").resolve() == path and bool((PROC / f"{pid}/cmdline").read_bytes())
 
-    until(runs, 5, "the start of a program")
+    until(runs, 20, "the start of a program")
     return pid
 
 
@@ -152,7 +152,7 @@ class TestRead:
         """Of a zombie the name is left, and nothing that would make it a program of the host."""
         pid = start(running, "sleep", "60")
         running[0].kill()
-        until(lambda: ") Z " in (PROC / f"{pid}/stat").read_text(), 5, "the end of a process")
+        until(lambda: ") Z " in (PROC / f"{pid}/stat").read_text(), 20, "the end of a process")
         found = read(pid)
         assert (found.name, found.exe, found.command, found.role) == ("sleep", "", (), Role.UNKNOWN)
 
@@ -266,7 +266,7 @@ class TestRead:
     def test_a_users_command_line(self, running: list[subprocess.Popen[bytes]]) -> None:
         """Nor is his: anybody on the host can have a page of his that faults as slowly as he likes."""
         running.append(subprocess.Popen([SLEEP, "60"], user=65534, group=65534))
-        until(lambda: read(running[0].pid).name == "sleep", 5, "the start of a program")
+        until(lambda: read(running[0].pid).name == "sleep", 20, "the start of a program")
         found = read(running[0].pid)
         assert (found.native, found.program, found.command) == (True, "sleep", ())
 

@@ -21,7 +21,7 @@ from tests.lab.scope import BASICS, Scope
 
 GPU = ("c 195:0 rw", "c 195:255 rw")
 DECLARED = (*BASICS, "/dev/char/195:0 rw", "/dev/char/195:255 rw")
-_PATIENCE = 10.0
+_PATIENCE = 30.0  # seconds; far more than is ever needed, since the machine may be busy
 
 
 class Driven:
@@ -134,7 +134,7 @@ def group(scope: Scope) -> str:
     return scope.node.run(["systemctl", "show", "--property=ControlGroup", "--value", scope.name]).stdout.strip()
 
 
-def until_whole(scope: Scope, *lines: str, seconds: float = 5.0) -> float:
+def until_whole(scope: Scope, *lines: str, seconds: float = _PATIENCE) -> float:
     """Wait until a scope has these rules, and return how long that took."""
     began = time.monotonic()
     until(lambda: not listed(scope).missing(rules(*lines)), seconds, f"{lines} in {scope.name}")
@@ -143,7 +143,7 @@ def until_whole(scope: Scope, *lines: str, seconds: float = 5.0) -> float:
 
 def shell(scope: Scope, text: str, prefix: tuple[str, ...] = ()) -> None:
     """Run a shell in the node; in its text $D is the scope's directory. It lives on for a moment, as an admin's."""
-    scope.node.run([*prefix, "sh", "-c", f"D=/sys/fs/cgroup/devices{group(scope)}; {text}; sleep 0.1"])
+    scope.node.run([*prefix, "sh", "-c", f"D=/sys/fs/cgroup/devices{group(scope)}; {text}; sleep 0.3"])
 
 
 def one(writes: list[Write], *, denied: bool = True) -> Write:

@@ -41,7 +41,7 @@ def test_from_another_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
         ours.settimeout(10)
         assert isinstance(decode(ours.makefile("rb").readline()), Standing)
         ours.shutdown(socket.SHUT_RDWR)
-        _, complaint = process.communicate(timeout=10)
+        _, complaint = process.communicate(timeout=30)
     assert (process.returncode, complaint) == (0, b"")
     assert list((tmp_path / "gpuguard" / "sentinel").glob("__pycache__/main.*"))
 

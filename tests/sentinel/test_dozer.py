@@ -54,7 +54,7 @@ def dozer(sentinel: Driven) -> int:
 def test_takes_no_processor_from_anybody(here: Driven) -> None:
     """It is in the batch class, and the last there."""
     pid = dozer(here)
-    until(lambda: os.getpriority(os.PRIO_PROCESS, pid) == 19, 5, "its nice level")
+    until(lambda: os.getpriority(os.PRIO_PROCESS, pid) == 19, 20, "its nice level")
     assert os.sched_getscheduler(pid) == os.SCHED_BATCH
 
 
@@ -62,7 +62,7 @@ def test_takes_no_processor_from_anybody(here: Driven) -> None:
 def test_passes_on_what_it_hears(kernel: Groups) -> None:
     """Unasked, and soon."""
     deny_all(kernel)
-    until(lambda: kernel.lines(kernel.scope) == [GPU], 5, "the device to be back")
+    until(lambda: kernel.lines(kernel.scope) == [GPU], 20, "the device to be back")
 
 
 def test_ends_with_the_sentinel(here: Driven) -> None:
@@ -70,7 +70,7 @@ def test_ends_with_the_sentinel(here: Driven) -> None:
     pid = dozer(here)
     here.process.send_signal(signal.SIGKILL)
     here.process.wait()
-    until(lambda: not Path(f"/proc/{pid}").exists() or _zombie(pid), 5, "its end")
+    until(lambda: not Path(f"/proc/{pid}").exists() or _zombie(pid), 20, "its end")
     assert here.socket.recv(1) == b""
 
 
@@ -90,7 +90,7 @@ def test_is_done_without_when_it_is_gone(here: Driven, kernel: Groups) -> None:
     os.kill(dozer(here), signal.SIGKILL)
     time.sleep(0.1)
     deny_all(kernel)
-    until(lambda: kernel.lines(kernel.scope) == [GPU], 5, "the device to be back")
+    until(lambda: kernel.lines(kernel.scope) == [GPU], 20, "the device to be back")
 
 
 def test_its_end_before_it_has_read_what_it_was_asked(here: Driven, kernel: Groups) -> None:
@@ -99,9 +99,9 @@ def test_its_end_before_it_has_read_what_it_was_asked(here: Driven, kernel: Grou
     os.kill(pid, signal.SIGSTOP)
     here.caught_up()
     os.kill(pid, signal.SIGKILL)
-    until(lambda: _zombie(pid), 5, "its end")
+    until(lambda: _zombie(pid), 20, "its end")
     deny_all(kernel)
-    until(lambda: kernel.lines(kernel.scope) == [GPU], 5, "the device to be back")
+    until(lambda: kernel.lines(kernel.scope) == [GPU], 20, "the device to be back")
 
 
 @pytest.mark.parametrize(

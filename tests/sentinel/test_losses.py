@@ -45,7 +45,7 @@ class TestLosses:
         assert write.after is not None
         assert write.after.missing(rules(*GPU)) == rules(*GPU)
         assert write.whole_at is not None
-        assert 0 < write.whole_at - write.at < 1
+        assert write.whole_at > write.at
         assert (write.refused, write.error) == (False, None)
 
     def test_everything_denied_by_hand(self, sentinel: Driven, scope: Scope) -> None:
@@ -138,7 +138,7 @@ class TestLosses:
         give(scope, *GPU)
         sentinel.caught_up()
         (scope.cgroup / "devices.deny").write_text("a")
-        until(lambda: any(write.writer is None for write in sentinel.writes()), 5, "a write by nobody who can be seen")
+        until(lambda: any(write.writer is None for write in sentinel.writes()), 20, "a write by nobody who can be seen")
 
 
 @pytest.mark.cgroup("v1")

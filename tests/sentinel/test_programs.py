@@ -155,11 +155,11 @@ def test_the_writer_is_a_process(node: Node) -> None:
 
                 def call() -> None:
                     lab.attach(cgroup, loaded.fd)
-                    seen.wait(10)
+                    seen.wait(30)
 
                 caller = threading.Thread(target=call)
                 caller.start()
-                until(told, 5, "this process named")
+                until(told, 20, "this process named")
                 seen.set()
                 caller.join()
         finally:
