@@ -22,10 +22,10 @@ from gpuguard.model.container_group import (
     no_parent,
     parse,
 )
+from gpuguard.model.pathname import NO_NAMES
 
 # What the kernel answers for a directory that rmdir(2) is taking away or has taken.
 _GONE = {errno.ENOENT, errno.ENODEV, errno.ENOTDIR}
-_NO_NAMES = frozenset({"", ".", ".."})
 # The kubelet has one for each pod, and allows 110 of them unless told otherwise.
 _MOST_DIRECTORIES = 4096
 _OTHERS_MAY_WRITE = 0o022
@@ -147,7 +147,7 @@ class Hierarchy:
     def _path(self, control_group: str) -> str:
         # Text, not Path: each round of the clock asks for every container's.
         top, *names = control_group.split("/")
-        if control_group != "/" and (top or not names or not _NO_NAMES.isdisjoint(names) or "\0" in control_group):
+        if control_group != "/" and (top or not names or not NO_NAMES.isdisjoint(names) or "\0" in control_group):
             raise CgroupUnreadableError(f"{control_group!r}: not a control group path")
         return self._prefix + control_group
 

@@ -11,6 +11,8 @@ import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from gpuguard.model.pathname import NO_NAMES
+
 # Groups that are told of, and levels: a container could make any number, and each costs some 20 µs to read.
 MOST_GROUPS = 256
 MOST_LEVELS = 8
@@ -79,7 +81,7 @@ def opened(directory: int, path: str) -> Iterator[int]:
     current = os.dup(directory)
     try:
         for name in path.split("/"):
-            if name in {"", ".", ".."} or "\0" in name:
+            if name in NO_NAMES or "\0" in name:
                 raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
             below = os.open(name, _DIRECTORY, dir_fd=current)
             os.close(current)

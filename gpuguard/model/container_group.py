@@ -15,6 +15,7 @@ import re
 from dataclasses import dataclass
 from typing import Optional
 
+from gpuguard.model.pathname import NO_NAMES
 from gpuguard.model.scope_name import ContainerScope
 
 UNIT_SUFFIXES = (".scope", ".service")
@@ -23,7 +24,6 @@ PAYLOAD = "libpod-payload-"
 # From /libpod_parent/ID to /ROOT/kubepods/burstable/podUID/ID.
 MOST_LEVELS = 5
 
-_NO_NAMES = frozenset({"", ".", ".."})
 # None of these names is a container's: systemd's units, and LXC's containers with all that is in them.
 _UNITS = (".scope", ".service", SLICE, ".mount", ".socket", ".swap", ".automount")
 _LXC = ("lxc.", "lxc-")
@@ -102,7 +102,7 @@ def may_be_written(control_group: str) -> bool:
 def _split(control_group: str) -> tuple[list[str], str, list[str]]:
     """Return the slices, the unit ("" where there is none), and what is below both; nothing for what is no path."""
     top, *names = control_group.split("/")
-    if top or "\0" in control_group or not _NO_NAMES.isdisjoint(names):
+    if top or "\0" in control_group or not NO_NAMES.isdisjoint(names):
         return [], "", []
     level = next((level for level, name in enumerate(names) if not name.endswith(SLICE)), len(names))
     slices, below = names[:level], names[level:]

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gpuguard.errors import RuntimeFileAbsentError, RuntimeFileError, RuntimeFileUnreadableError
+from gpuguard.model.pathname import NO_NAMES
 
 MAX_BYTES = 1 << 22
 # Of one directory. A node has some hundred containers.
@@ -94,13 +95,7 @@ class TrustedFiles:
 def _names(path: str) -> list[str]:
     """Return the names that a path is made of. Raises RuntimeFileError for one that may lead elsewhere."""
     first, *names = path.split("/")
-    if (
-        first
-        or not names
-        or len(path) > _PATH_MAX
-        or any(name in {"", ".", ".."} for name in names)
-        or not path.isprintable()
-    ):
+    if first or not names or len(path) > _PATH_MAX or not NO_NAMES.isdisjoint(names) or not path.isprintable():
         raise RuntimeFileError(f"{path[:200]!a}: not a plain absolute path")
     return names
 
