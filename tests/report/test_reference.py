@@ -104,3 +104,26 @@ def test_decisions_are_listed() -> None:
     pages = sorted(page for page in DECISIONS.glob("*.md") if page.name != "README.md")
     expected = [(page.read_text().partition("\n")[0][2:], page.name) for page in pages]
     assert listed == expected, "\n" + "\n".join(f"- [{title}]({name})" for title, name in expected)
+
+
+def test_pages_lead_to_what_is_installed() -> None:
+    """Each link of a page, which tools/install brings to /usr/share/doc, leads to another that it brings."""
+    installed = re.findall(r"find (README.+) -type f", (ROOT / "tools/install").read_text())[0].split()
+    tops = [ROOT / name for name in installed]
+    pages = [page for top in tops for page in ([top] if top.is_file() else sorted(top.rglob("*.md")))]
+    assert DECISIONS / "0001-declare-under-a-shield.md" in pages
+    dead = []
+    for page in pages:
+        for link in re.findall(r"\]\(([^)\s]+)\)", page.read_text()):
+            place, _, anchor = link.partition("#")
+            target = (page.parent / place).resolve() if place else page
+            brought = any(top in (target, *target.parents) for top in tops)
+            if "://" not in link and not (brought and target.exists() and (not anchor or anchor in _anchors(target))):
+                dead.append(f"{page.relative_to(ROOT)}: {link}")
+    assert dead == []
+
+
+def _anchors(page: Path) -> set[str]:
+    """Return the anchors that GitHub makes of a page's headings."""
+    headings = re.findall(r"^#+ (.+)$", page.read_text(), re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
