@@ -21,6 +21,7 @@ from gpuguard.model.advice import advice
 from gpuguard.model.device_filter import DeviceFilter, Owner
 from gpuguard.model.explanation import Comparison, Denier, Explanation
 from gpuguard.model.last_writer import to_document
+from gpuguard.model.pathname import within
 from gpuguard.model.reload import reload_sentence
 from gpuguard.model.state import State
 from gpuguard.report.phrases import Phrases
@@ -195,7 +196,7 @@ def _level(group: str, own: str) -> str:
     if group == own:
         kinds = {".scope": "the scope", ".service": "the unit"}
         return kinds.get(PurePosixPath(own).suffix, "the container")
-    return group.removeprefix(own) if group.startswith(f"{own}/") else group
+    return group.removeprefix(own) if within(group, own) else group
 
 
 def _sources(explanation: Explanation) -> Iterator[str]:
@@ -229,7 +230,7 @@ def _whose(one: DeviceFilter, own: str) -> str:
     if one.owner is Owner.SYSTEMD:
         return "systemd's"
     # On a slice nothing but its not being systemd's is known.
-    return "the runtime's" if one.control_group == own or one.control_group.startswith(f"{own}/") else "not systemd's"
+    return "the runtime's" if within(one.control_group, own) else "not systemd's"
 
 
 def _accepts(one: DeviceFilter) -> str:

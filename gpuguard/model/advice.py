@@ -11,6 +11,7 @@ from shlex import quote
 from gpuguard.model.container_name import short_id
 from gpuguard.model.device_filter import Owner
 from gpuguard.model.explanation import Comparison, Declaration, Denier, Explanation
+from gpuguard.model.pathname import within
 from gpuguard.model.refusal import Refusal
 from gpuguard.model.reload import returning
 from gpuguard.model.rule import BLOCK, CHAR, Rule
@@ -126,7 +127,7 @@ def _blocked(explanation: Explanation, denier: Denier, rules: list[Rule]) -> Ite
     entries = " ".join(f"'{entry}'" for entry in _entries(rules))
     if denier.program is None:
         yield from (f"Allow it above first: `echo '{rule}' > {directory}/devices.allow`." for rule in rules)
-    elif group == own or group.startswith(f"{own}/"):
+    elif within(group, own):
         yield f"Restart the container with the device: its own program {denier.program} denies it."
     elif denier.owner is Owner.SYSTEMD and entries:
         yield f"Allow it above, until the next boot: `systemctl set-property --runtime {unit} {entries}`."

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from gpuguard.model.entitlement import Entitlement
+from gpuguard.model.pathname import within
 from gpuguard.model.process import Role
 from gpuguard.model.purpose import on_purpose
 from gpuguard.model.rule import Rule
@@ -38,10 +39,6 @@ def self_given(write: Write, guarded: Callable[[Rule], bool]) -> frozenset[Rule]
     writer, before, after = write.writer, write.before, write.after
     if writer is None or writer.role is not Role.CONTAINER or before is None or after is None:
         return frozenset()
-    if (
-        not f"{writer.control_group}/".startswith(f"{write.control_group}/")
-        or before.unrestricted
-        or after.unrestricted
-    ):
+    if not within(writer.control_group, write.control_group) or before.unrestricted or after.unrestricted:
         return frozenset()
     return frozenset(rule for rule in before.missing(after.rules) if guarded(rule))
