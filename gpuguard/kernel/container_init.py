@@ -11,7 +11,9 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Optional
 
+from gpuguard.model.membership import memberships
 from gpuguard.model.mounts import ContainerInit, HostDev, parse_mountinfo
+from gpuguard.model.pathname import within
 
 # linux/nsfs.h: _IO(0xb7, 1) and _IO(0xb7, 2).
 _GET_USERNS, _GET_PARENT = 0xB701, 0xB702
@@ -39,7 +41,7 @@ class ContainerInits:
         except (OSError, RuntimeError):
             return None
         device = f"{os.major(number)}:{os.minor(number)}"
-        above = [point for point in points or () if _within(dev, point.path)]
+        above = [point for point in points or () if within(dev, point.path)]
         if not above:
             return None
         # The last of those that are mounted the deepest is the one that is seen.
@@ -61,7 +63,8 @@ class ContainerInits:
             try:
                 process = os.open(self._proc / str(pid), _HELD)
                 opened.callback(os.close, process)
-                if not _is_in(_read("cgroup", process), control_group):
+                groups = memberships(_read("cgroup", process) or "")
+                if not any(within(group, control_group) for _, group in groups):
                     return None
                 user = _open(opened, "ns/user", process)
                 mounts = _open(opened, "ns/mnt", process)
@@ -140,12 +143,3 @@ def _read(path: str, directory: Optional[int] = None) -> Optional[str]:
     finally:
         os.close(file)
     return None
-
-
-def _is_in(text: Optional[str], control_group: str) -> bool:
-    paths = [line.split(":", 2)[2] for line in (text or "").split("\n") if line.count(":") > 1]
-    return any(_within(path, control_group) for path in paths)
-
-
-def _within(path: str, directory: str) -> bool:
-    return path == directory or path.startswith(directory if directory.endswith("/") else directory + "/")

@@ -9,6 +9,8 @@ from __future__ import annotations
 from pathlib import Path, PurePosixPath
 from typing import Optional
 
+from gpuguard.model.membership import memberships
+
 _CONTROLLER = "cpu"
 _BUDGET = "cpu.rt_runtime_us"
 
@@ -32,11 +34,10 @@ def empty_budgets(proc: Path, cgroup: Path, pid: int) -> tuple[str, ...]:
 
 
 def _membership(file: Path) -> Optional[tuple[str, str]]:
-    """Return the names of the cpu hierarchy's controllers, and the process's group there (cgroups(7))."""
-    for line in (_text(file) or "").splitlines():
-        _, controllers, group = line.split(":", 2)
-        if _CONTROLLER in controllers.split(","):
-            return controllers, group
+    """Return the names of the cpu hierarchy's controllers, and the process's group there."""
+    for controllers, group in memberships(_text(file) or ""):
+        if _CONTROLLER in controllers:
+            return ",".join(controllers), group
     return None
 
 

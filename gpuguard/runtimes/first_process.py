@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Optional
 
 from gpuguard.errors import RuntimeFileError, RuntimeFileUnreadableError
+from gpuguard.model.membership import Membership, memberships
+from gpuguard.model.pathname import within
 
 _TICKS = os.sysconf("SC_CLK_TCK")
 # Fields of /proc/PID/stat are counted from 1, and follow the name's closing parenthesis from the third on.
@@ -36,7 +38,7 @@ class FirstProcesses:
 
     def is_in(self, pid: int, control_group: str) -> bool:
         """Whether it is in a control group or below. Raises RuntimeFileError."""
-        return any(_within(path, control_group) for _, path in self._groups(pid))
+        return any(within(group, control_group) for _, group in self._groups(pid))
 
     def gated_elsewhere(self, pid: int, control_group: str) -> Optional[str]:
         """Return the v1 control group whose device rules count for it, None for its own or one below, and without v1.
@@ -44,16 +46,13 @@ class FirstProcesses:
         Seen with runc 1.1 and systemd 252 and 257: the first container in a new slice within a slice stays in the
         slice's group of the device hierarchy. Raises RuntimeFileError.
         """
-        for controllers, path in self._groups(pid):
+        for controllers, group in self._groups(pid):
             if "devices" in controllers:
-                return None if _within(path, control_group) else path
+                return None if within(group, control_group) else group
         return None
 
-    def _groups(self, pid: int) -> Iterator[tuple[list[str], str]]:
-        """Yield the controllers of each hierarchy, and where in it the process is (cgroups(7))."""
-        for line in (self._read(pid, "cgroup") or "").split("\n"):
-            _, controllers, path = (*line.split(":", 2), "", "")[:3]
-            yield controllers.split(","), path
+    def _groups(self, pid: int) -> Iterator[Membership]:
+        return memberships(self._read(pid, "cgroup") or "")
 
     def _read(self, pid: int, name: str) -> Optional[str]:
         path = self._proc / str(pid) / name
@@ -63,10 +62,6 @@ class FirstProcesses:
             return None
         except OSError as error:
             raise RuntimeFileUnreadableError(f"{path}: cannot be read: {error.strerror}") from error
-
-
-def _within(path: str, control_group: str) -> bool:
-    return f"{path}/".startswith(f"{control_group}/")
 
 
 def seconds_since_epoch(ticks: int) -> float:
