@@ -9,12 +9,17 @@ from typing import Optional
 from gpuguard.errors import CgroupUnreadableError
 from gpuguard.guard.guard import Guard
 from gpuguard.guard.watch import Watch
+from gpuguard.kernel.hierarchy import MOST_DIRECTORIES
 
 CLOCK = "clock"
 # While a container starts its rules come in one by one, within milliseconds.
 _QUICK = 0.1
 _LATE_SECONDS = 15.0
 _LATE_ROUNDS = 3.0
+_CROWDED = (
+    f"more than {MOST_DIRECTORIES} directories are beside the slices: "
+    "containers without a unit are not looked for in those beyond"
+)
 
 
 class Clock:
@@ -68,6 +73,8 @@ class Clock:
             parts.recorder.metrics.source_up(CLOCK, up=False)
         else:
             parts.recorder.metrics.source_up(CLOCK, up=True)
+            if parts.devices.crowded:
+                parts.recorder.troubles.met("/*", CgroupUnreadableError(_CROWDED))
         for control_group, inode in present.items():
             # After a reload a look at each is under way. What that misses, the next round sees.
             if not self._watch.busy(control_group) and not self._guard.calm(control_group, inode):

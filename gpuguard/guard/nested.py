@@ -162,11 +162,13 @@ def _count(parts: Parts, after: _Seen, written: dict[str, _Written], reading: fl
 
 def _tell(parts: Parts, scope: Scope, after: _Seen, written: dict[str, _Written]) -> None:
     healed: defaultdict[Rule, list[str]] = defaultdict(list)
+    deeds: list[tuple[Rule, str]] = []
     for group in after.groups:
         rules = written[group.path].rules if group.path in written else frozenset[Rule]()
         for rule in rules - group.rules.missing(rules):
             healed[rule].append(group.path)
-            scope.deeds.append(f"write {rule} to {group.path}")
+            deeds.append((rule, group.path))
+    scope.deeds += nested.deeds(deeds)
     if healed:
         parts.recorder.restored_below(scope, healed, sorted({path for paths in healed.values() for path in paths}))
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Optional, Union
@@ -127,13 +127,15 @@ def planned(scope: Scope, *, writable: bool) -> Repair:
         if cured:
             after = State.PROTECTED if declared else State.AT_RISK
     error = None if after in WELL else scope.reason or f"would still be {after.value}"
-    return _repair(scope, now, after, deeds + list(_owed_below(scope)), error)
+    return _repair(scope, now, after, deeds + _owed_below(scope), error)
 
 
-def _owed_below(scope: Scope) -> Iterator[str]:
-    """Yield what would be written to groups inside the container, once it is whole itself."""
-    for group in nested.debts(scope.entitled.nested if scope.entitled is not None else ()):
-        yield from (f"write {rule} to {group.path}" for rule in _texts(group.owed))
+def _owed_below(scope: Scope) -> list[str]:
+    """Return what would be written to groups inside the container, once it is whole itself."""
+    groups = nested.debts(scope.entitled.nested if scope.entitled is not None else ())
+    return nested.deeds(
+        [(rule, group.path) for group in groups for rule in sorted(group.owed, key=lambda rule: rule.sort_key)]
+    )
 
 
 def _repair(scope: Scope, before: State, after: State, deeds: Iterable[str], error: Optional[str]) -> Repair:

@@ -22,6 +22,10 @@ class DeviceControl(Protocol):
     def writable(self) -> bool:
         """Whether a rule can be written directly: on cgroup v1."""
 
+    @property
+    def crowded(self) -> bool:
+        """Whether the last walk through the hierarchy was cut short beside the slices."""
+
     def units(self, wanted: Callable[[str], bool], contained: Optional[Contained] = None) -> Iterator[tuple[str, int]]:
         """Yield control group and inode of the units whose name is `wanted`, and of what is `contained` without one."""
 

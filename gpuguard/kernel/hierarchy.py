@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+from collections import deque
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Optional
@@ -26,18 +27,22 @@ from gpuguard.model.pathname import NO_NAMES
 
 # What the kernel answers for a directory that rmdir(2) is taking away or has taken.
 _GONE = {errno.ENOENT, errno.ENODEV, errno.ENOTDIR}
-# The kubelet has one for each pod, and allows 110 of them unless told otherwise.
-_MOST_DIRECTORIES = 4096
+# Beside the slices, in all. The kubelet has one for each pod, and allows 110 of them unless told otherwise.
+MOST_DIRECTORIES = 4096
 _OTHERS_MAY_WRITE = 0o022
 
 Contained = Callable[[ContainerGroup, int], Optional[bool]]
 
 
 class Hierarchy:
-    """A hierarchy mounted at `root`. Control groups are named as systemd names them."""
+    """A hierarchy mounted at `root`. Control groups are named as systemd names them.
+
+    `crowded`: the last walk did not look into all of the directories beside the slices, for there are too many.
+    """
 
     def __init__(self, root: Path) -> None:
         self.root = root
+        self.crowded = False
         self._prefix = str(root).rstrip("/")
 
     def units(self, wanted: Callable[[str], bool], contained: Optional[Contained] = None) -> Iterator[tuple[str, int]]:
@@ -48,7 +53,7 @@ class Hierarchy:
         container or a user manager is somebody else's, and what anybody but root could have put there does not count.
         Raises CgroupUnreadableError.
         """
-        stack = [""]
+        stack, tops = [""], deque[str]()
         while stack:
             group = stack.pop()
             for entry in self._entries(group):
@@ -61,7 +66,9 @@ class Hierarchy:
                     if contained is not None and may_hold_payloads(name) and _roots_alone(entry):
                         yield from self._payloads(f"{group}/{name}", contained)
                 elif not group and contained is not None and not no_parent(name) and _roots_alone(entry):
-                    yield from self._without_units(f"/{name}", contained)
+                    tops.append(f"/{name}")
+        if contained is not None:
+            yield from self._without_units(tops, contained)
 
     def _payloads(self, unit: str, contained: Contained) -> Iterator[tuple[str, int]]:
         """Yield the containers that Podman has put directly below a unit."""
@@ -71,13 +78,12 @@ class Hierarchy:
                 if container is not None and contained(container, entry.inode()) is not False:
                     yield container.control_group, entry.inode()
 
-    def _without_units(self, top: str, contained: Contained) -> Iterator[tuple[str, int]]:
-        """Yield the containers of which systemd knows nothing, below a directory beside the slices."""
-        stack = [top]
-        for _ in range(_MOST_DIRECTORIES):
-            if not stack:
-                return
-            group = stack.pop()
+    def _without_units(self, todo: deque[str], contained: Contained) -> Iterator[tuple[str, int]]:
+        """Yield the containers of which systemd knows nothing, below directories beside the slices: the upper first."""
+        for _ in range(MOST_DIRECTORIES):
+            if not todo:
+                break
+            group = todo.popleft()
             for entry in self._entries(group):
                 control_group = f"{group}/{entry.name}"
                 container = parse(control_group)
@@ -85,7 +91,8 @@ class Hierarchy:
                 if answer is not False:
                     yield control_group, entry.inode()
                 if answer is not True and may_hold_containers(control_group) and _roots_alone(entry):
-                    stack.append(control_group)
+                    todo.append(control_group)
+        self.crowded = bool(todo)
 
     def _entries(self, group: str) -> list[os.DirEntry[str]]:
         """Return the control groups directly below; none when it is gone."""

@@ -6,10 +6,11 @@ The kernel takes what is denied to a group from all groups below it, and gives i
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Optional
 
+from gpuguard.model.clean import clean
 from gpuguard.model.rule import Rule
 from gpuguard.model.ruleset import RuleSet, largest_rules
 
@@ -37,6 +38,9 @@ class Nested:
 
 
 Groups = tuple[Nested, ...]
+
+# A container may make hundreds of groups, with long names.
+MOST_TOLD = 15
 
 
 def remember(known: Iterable[Nested], seen: Iterable[GroupBelow], entitled: frozenset[Rule], *, whole: bool) -> Groups:
@@ -99,3 +103,10 @@ def shrunk(known: Groups, seen: Iterable[GroupBelow]) -> bool:
         group.path in now and now[group.path].inode == group.inode and now[group.path].rules.missing(group.rules)
         for group in known
     )
+
+
+def deeds(written: Sequence[tuple[Rule, str]]) -> list[str]:
+    """Return for people which rule was written to which group, or would be: some of them, and how many more."""
+    told = [f"write {rule} to {clean(path)}" for rule, path in written[:MOST_TOLD]]
+    more = len(written) - MOST_TOLD
+    return [*told, f"write to groups inside {more} times more"] if more > 0 else told

@@ -10,6 +10,7 @@ import pytest
 
 from gpuguard.guard.clock import Clock
 from gpuguard.guard.watch import Watch
+from gpuguard.kernel import hierarchy
 from gpuguard.model.state import State
 from tests.guard.conftest import Station
 from tests.guard.post import NEVER, Post
@@ -118,6 +119,19 @@ class TestRound:
         for _ in range(3):
             assert await rounds.make_one() == [(scope.group, False)]
         assert len([entry for entry in rounds.post.log if "cannot read" in entry["event"]]) == 1
+
+    @pytest.mark.invariant(10)
+    async def test_that_there_is_more_than_it_looks_at(
+        self, sim: SimNode, rounds: Rounds, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Directories beside the slices: it is told once that not all of them are looked into."""
+        monkeypatch.setattr(hierarchy, "MOST_DIRECTORIES", 2)
+        for name in ("one", "two", "three"):
+            sim.path(f"/sys/fs/cgroup/devices/{name}/below").mkdir(parents=True)
+        for _ in range(3):
+            await rounds.make_one()
+        (told,) = rounds.post.events("trouble")
+        assert "directories are beside the slices" in told["reason"]
 
 
 class TestRun:

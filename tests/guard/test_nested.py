@@ -17,7 +17,7 @@ from gpuguard.kernel.devices_v1 import DevicesV1
 from gpuguard.kernel.nested_v1 import MOST_GROUPS
 from gpuguard.model.device_list import Payload
 from gpuguard.model.entitlement import release
-from gpuguard.model.nested import GroupBelow
+from gpuguard.model.nested import MOST_TOLD, GroupBelow
 from gpuguard.model.rule import Rule
 from tests.guard.made import GPU0, GPU1, entitled, scope
 from tests.guard.post import Post
@@ -328,6 +328,21 @@ async def test_more_than_can_be_looked_at(ward: Ward) -> None:
     assert f"more than {MOST_GROUPS} control groups" in trouble["reason"]
 
 
+@pytest.mark.invariant(10)
+async def test_some_of_many_are_told(ward: Ward) -> None:
+    """A container may make hundreds, whose names are as long as paths can be: an answer to the command has a bound."""
+    names = [f"n{number:03}" for number in range(MOST_TOLD + 5)]
+    for name in names:
+        ward.make(name)
+    await ward.look()
+    ward.lose(GPU0)
+    expected = [*(f"write {GPU0} to {name}" for name in names[:MOST_TOLD]), "write to groups inside 5 times more"]
+    await ward.look(enforce=False)
+    assert planned(ward.scope, writable=True).deeds == tuple(expected)
+    await ward.look()
+    assert ward.scope.deeds == expected
+
+
 async def test_odd_names_are_cleaned_where_they_are_told(ward: Ward) -> None:
     """A container may name its groups as it likes: bytes that are no text, control characters."""
     for name in (b"a\xff", b"\x1b[31m"):
@@ -337,4 +352,5 @@ async def test_odd_names_are_cleaned_where_they_are_told(ward: Ward) -> None:
     await ward.look()
     (event,) = ward.post.events("restored_below")
     assert event["groups"] == ["\ufffd[31m", "a\ufffd"]
+    assert sorted(ward.scope.deeds) == [f"write {GPU0} to a\ufffd", f"write {GPU0} to \ufffd[31m"]
     assert len(ward.known) == 2

@@ -170,9 +170,28 @@ def test_a_container_that_was_handed_to_its_user_is_one(top: Top) -> None:
 @pytest.mark.invariant(10)
 def test_directories_are_bounded(top: Top, monkeypatch: pytest.MonkeyPatch) -> None:
     """However many there are, only so many are looked into."""
-    monkeypatch.setattr(hierarchy, "_MOST_DIRECTORIES", 4)
+    monkeypatch.setattr(hierarchy, "MOST_DIRECTORIES", 4)
     top.make(*(f"/kubepods/pod{number}/{ID}" for number in range(8)))
-    assert len(top.found()) == 3
+    assert (len(top.found()), top.hierarchy.crowded) == (3, True)
+    monkeypatch.setattr(hierarchy, "MOST_DIRECTORIES", 9)
+    assert (len(top.found()), top.hierarchy.crowded) == (8, False)
+
+
+@pytest.mark.invariant(10)
+def test_directories_are_bounded_in_all(top: Top, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not for each one at the top; and who fills one of these with deep ones keeps nobody from the others."""
+    monkeypatch.setattr(hierarchy, "MOST_DIRECTORIES", 4)
+    top.make(*(f"/{name}/a{number}/b/c" for name in ("one", "two") for number in range(8)), f"/docker/{ID}")
+    listed: list[str] = []
+    entries = top.hierarchy._entries
+
+    def listing(group: str) -> list[os.DirEntry[str]]:
+        listed.append(group)
+        return entries(group)
+
+    monkeypatch.setattr(top.hierarchy, "_entries", listing)
+    assert f"/docker/{ID}" in top.found()
+    assert (len(listed), top.hierarchy.crowded) == (1 + 4, True)
 
 
 def test_a_directory_that_has_just_gone(top: Top) -> None:
