@@ -57,7 +57,8 @@ class FirstProcesses:
     def _read(self, pid: int, name: str) -> Optional[str]:
         path = self._proc / str(pid) / name
         try:
-            return path.read_text(encoding="utf-8", errors="replace")
+            # Not as text: a carriage return, which may be in a group's name, would end a line.
+            return path.read_bytes().decode("utf-8", "replace")
         except (FileNotFoundError, ProcessLookupError):
             return None
         except OSError as error:

@@ -60,6 +60,7 @@ def test_a_name_that_looks_like_more(tree: Tree) -> None:
         ("/a/b:c", False),
         ("", False),
         ("/x\f1:x:/a/b", False),
+        ("/x\r1:x:/a/b", False),
     ],
 )
 def test_the_group_and_those_below(tree: Tree, group: str, inside: bool) -> None:
