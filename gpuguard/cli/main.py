@@ -141,6 +141,6 @@ def _parser() -> argparse.ArgumentParser:
     release.add_argument("container", metavar="CONTAINER", help=helps.CONTAINER)
     release.add_argument("devices", nargs="*", metavar="DEVICE", help="/dev/nvidia0 or 'c 195:0'; none: all")
 
-    config = add("config", "check the configuration file, or show the settings in effect", "config")
+    config = add("config", "check the configuration file, or show its settings with the defaults", "config")
     config.add_argument("action", choices=["check", "show"])
     return parser
