@@ -190,7 +190,7 @@ def test_directories_are_bounded_in_all(top: Top, monkeypatch: pytest.MonkeyPatc
         return entries(group)
 
     monkeypatch.setattr(top.hierarchy, "_entries", listing)
-    assert f"/docker/{ID}" in top.found()
+    assert f"/docker/{ID}" in top.found(*(f"/{name}/a{number}" for name in ("one", "two") for number in range(8)))
     assert (len(listed), top.hierarchy.crowded) == (1 + 4, True)
 
 
