@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+import shlex
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from gpuguard.errors import ProgramGoneError
@@ -63,6 +65,16 @@ def take_away(node: Node, scope: str, device: Device) -> None:
         kept = [entry for entry in declared(node, scope) if f"{device.major}:{device.minor} " not in entry]
         settings = ["DeviceAllow=", *(f"DeviceAllow={entry}" for entry in kept)]
         node.run(["systemctl", "set-property", "--runtime", scope, *settings])
+
+
+@contextmanager
+def writing(node: Node, text: str, path: str) -> Iterator[None]:
+    """Have an administrator write to a file of the node, by a shell that is there for the time of the block.
+
+    Who has written is looked up then: one that has ended cannot be told from others.
+    """
+    with node.daemon(["sh", "-c", f"echo {shlex.quote(text)} > {shlex.quote(path)}; sleep infinity; :"]):
+        yield
 
 
 def declared(node: Node, scope: str) -> Sequence[str]:

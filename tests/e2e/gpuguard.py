@@ -41,6 +41,8 @@ class Gpuguard(AbstractContextManager["Gpuguard"]):
 
     config = "/root/gpuguard.toml"
     program: Sequence[str] = (sys.executable, "-m", "gpuguard")
+    pace = POLL
+    """What a round of the clock takes at least for `await_rounds`, in seconds."""
 
     def __init__(self, node: Node, **tables: Mapping[str, object]) -> None:
         self.node = node
@@ -138,9 +140,14 @@ class Gpuguard(AbstractContextManager["Gpuguard"]):
             raise LabError(f"{scope} is not {state} but {known}; the daemon said: {said}") from error
 
     def await_rounds(self, count: int = 2) -> None:
-        """Wait until the clock has made `count` more rounds: what was there before them has been seen."""
-        target = self._rounds() + count
+        """Wait until the clock has made `count` more rounds, and for no less than they take when nothing is new.
+
+        A round asks for looks, and ends before they do: what follows from it is for `until`. That nothing followed can
+        be asserted after this: where there was something to do it would have been done.
+        """
+        target, earliest = self._rounds() + count, time.monotonic() + (count - 1) * self.pace
         until(lambda: self._rounds() >= target, _PATIENCE, f"{count} rounds of the clock")
+        time.sleep(max(0.0, earliest - time.monotonic()))
 
     def await_reloads(self, count: float) -> None:
         """Wait until the daemon has seen `count` reloads of systemd since it started."""

@@ -156,11 +156,11 @@ def test_request_for_all_of_what_there_was(engine: Engine, prober: Prober, launc
     lose(prober, container, [GPU0, GPU1, *ASKED[1:]])
     driver.load(Inventory((0, 1, 2)))
     guard = launch().start()
+    assert prober.denied(container.cgroup, [GPU0, GPU1], within=20.0) == []
     guard.await_rounds()
     time.sleep(MARGIN)
     assert prober.open(container.cgroup, GPU2).denied
     assert GPU2.rule not in entitled(guard, container)
-    assert prober.denied(container.cgroup, [GPU0, GPU1]) == []
 
 
 @pytest.mark.cgroup("v1")

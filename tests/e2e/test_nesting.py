@@ -7,8 +7,8 @@ the node cannot be identified there: what it takes was not meant, and is a loss.
 from __future__ import annotations
 
 import json
-import shlex
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -45,10 +45,11 @@ def deny(group: Path, device: Device, access: str = "rwm") -> None:
     (group / "devices.deny").write_text(f"{device.rule} {access}", encoding="ascii")
 
 
-def deny_in_the_node(node: Node, group: Path, device: Device) -> None:
-    """Deny a device as an administrator does on the host."""
-    inner = Path("/") / group.relative_to(node.path("/"))
-    node.run(["sh", "-c", f"echo '{device.rule} rwm' > {shlex.quote(str(inner))}/devices.deny; sleep 0.5"])
+def revoke(guard: Gpuguard, scope: str, group: Path, device: Device) -> None:
+    """Deny a device as an administrator does on the host, and wait until it was seen that this was meant."""
+    inner = Path("/") / group.relative_to(guard.node.path("/"))
+    with gate.writing(guard.node, f"{device.rule} rwm", f"{inner}/devices.deny"):
+        until(lambda: guard.events("revoked", scope=scope), 20, "the revocation")
 
 
 def enter(group: Path, scope: Scope) -> None:
@@ -72,6 +73,21 @@ def healed(guard: Gpuguard, scope: Scope, group: Path, device: Device) -> None:
     """Wait until a group below has a device again and that was told."""
     until(lambda: gate.has(group, device), 20, f"{device.rule} in {group}")
     until(lambda: guard.events("restored_below", scope=scope.name), 20, "the news")
+
+
+def told(guard: Gpuguard, scope: str, losses: int) -> None:
+    """Wait until so many losses were told, and that they were repaired, and assert that no more were.
+
+    That is when nothing more can be heard of whom they were done for.
+    """
+    for kind in ("lost", "repaired"):
+        until(partial(_as_many, guard, kind, scope, losses), 20, f"{losses} times {kind}")
+    guard.await_rounds()
+    assert [len(guard.events(kind, scope=scope)) for kind in ("lost", "repaired")] == [losses, losses]
+
+
+def _as_many(guard: Gpuguard, kind: str, scope: str, count: int) -> bool:
+    return len(guard.events(kind, scope=scope)) >= count
 
 
 def remembered(guard: Gpuguard, scope: Scope, path: str) -> list[str]:
@@ -107,13 +123,12 @@ def test_each_gets_back_what_it_had_itself(scope: Scope, launch: Launch, prober:
     assert gate.has(reader, GPU0, "r")
     assert not gate.has(reader, GPU0, "w")
     assert [prober.open(group, GPU0).allowed for group in (inner, other, step)] == [True, False, False]
-    guard.await_rounds()
+    told(guard, scope.name, 1)
     (event,) = guard.events("restored_below", scope=scope.name)
     assert event["groups"] == ["docker", "docker/22bb", "docker/4f6a"]
     assert event["devices"] == [GPU0.path]
     for path in ("step_0", "docker/11aa"):
         assert path not in event["event"]
-    assert [len(guard.events(kind, scope=scope.name)) for kind in ("lost", "repaired")] == [1, 1]
 
 
 def test_it_is_given_back_again_and_again(scope: Scope, launch: Launch) -> None:
@@ -141,13 +156,12 @@ def test_what_is_denied_in_there_is_its_own_business(scope: Scope, launch: Launc
     assert has(inner) == [GPU1, CTL]
 
 
-def test_what_was_meant_stays_away_below(node: Node, scope: Scope, launch: Launch) -> None:
+def test_what_was_meant_stays_away_below(scope: Scope, launch: Launch) -> None:
     """What an administrator takes from the container its groups do not get back, be there another loss or not."""
     inner = make(scope, "inner")
     guard = launch().start()
     ready(guard, scope.name)
-    deny_in_the_node(node, scope.cgroup, GPU0)
-    until(lambda: guard.events("revoked", scope=scope.name), 20, "the revocation")
+    revoke(guard, scope.name, scope.cgroup, GPU0)
     guard.await_rounds(2)
     deny(scope.cgroup, GPU1)
     healed(guard, scope, inner, GPU1)
@@ -290,9 +304,7 @@ class TestGroupOfItsOwn:
         container.node.run(["systemctl", "daemon-reload"])
         guard.await_rounds()
         assert prober.open(container.cgroup, GPU0).allowed
-        for kind in ("lost", "repaired"):  # told when nothing more can be heard of whom they were done for
-            until(lambda of=kind: len(guard.events(of, scope=container.scope)) >= 3, 20, kind)  # type: ignore[misc]
-            assert len(guard.events(kind, scope=container.scope)) == 3
+        told(guard, container.scope, 3)
 
     def test_that_starts_while_the_daemon_runs(self, crun: Crun, launch: Launch) -> None:
         """It is found, learnt from its own group and guarded, and forgotten when it ends."""
@@ -314,8 +326,7 @@ class TestGroupOfItsOwn:
         guard = launch().start()
         ready(guard, container.scope)
         group = container.cgroup if where == "container" else container.cgroup.parent
-        deny_in_the_node(container.node, group, GPU0)
-        until(lambda: guard.events("revoked", scope=container.scope), 20, "the revocation")
+        revoke(guard, container.scope, group, GPU0)
         guard.await_rounds(3)
         assert has(container.cgroup) == [GPU1]
 
@@ -361,7 +372,7 @@ class TestGroupOfItsOwn:
             deny(group, GPU0)
             until(lambda: has(payload) == has(scope.cgroup) == [*DEVICES], 20, f"what was lost in {group}")
             guard.await_rounds()
-        assert len(guard.events("repaired", scope=scope.name)) == 3
+        told(guard, scope.name, 3)
 
     def test_a_jobs_only_step_is_not_the_container(self, scope: Scope, launch: Launch) -> None:
         """All processes are in one group that was given less: what it lacks was not lost."""

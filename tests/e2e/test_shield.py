@@ -250,8 +250,8 @@ def test_a_revocation_is_not_held_off_and_removes_it(
     scope = gpu_scope()
     shielded(scope.cgroup)
     deny = f"/sys/fs/cgroup/devices/system.slice/{scope.name}/devices.deny"
-    node.run(["sh", "-c", f"echo '{GPU0.rule} rw' > {deny}; sleep 0.1"])
-    until(lambda: guard.events("revoked", scope=scope.name), 20, "the revocation")
+    with gate.writing(node, f"{GPU0.rule} rw", deny):
+        until(lambda: guard.events("revoked", scope=scope.name), 20, "the revocation")
     gone(scope.cgroup)
     guard.await_rounds()
     assert prober.open(scope.cgroup, GPU0).denied

@@ -31,8 +31,9 @@ ADMIN = (*ROOT, "--cap-add=SYS_ADMIN", "--security-opt=seccomp=unconfined", "--s
 TOOLS = ("--volume=/usr:/usr:ro", "--volume=/lib:/lib:ro", "--volume=/lib64:/lib64:ro")
 """The node's own programs, for attacks that busybox is not enough for."""
 
-QUICK = {"poll_interval": "200ms", "settle": "300ms"}
-USUAL = 5.0  # seconds; some milliseconds, and the prober's own start, on a machine that is busy
+PACE = 0.2  # seconds
+QUICK = {"poll_interval": f"{PACE * 1000:.0f}ms", "settle": "300ms"}
+USUAL = 20.0  # seconds; some milliseconds, and the prober's own start, on a machine that is busy
 _GUARDED = {device.major for device in ALL}
 _SCRIPTS = "/root/attacks"
 _NODES = "/run/lab-probe"

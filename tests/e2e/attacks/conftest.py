@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from tests.e2e.attacks.arena import QUICK, Arena
+from tests.e2e.attacks.arena import PACE, QUICK, Arena
 from tests.e2e.gpuguard import Gpuguard
 from tests.lab.containers import Docker
 from tests.lab.node import Node
@@ -19,6 +19,7 @@ def opened(request: pytest.FixtureRequest, node: Node, prober: Prober) -> Iterat
     """Have an arena for the time of the block."""
     docker: Docker = request.getfixturevalue(f"docker_{node.mode}")
     with Gpuguard(node, guard=QUICK, backoff={"max_repairs": 1000}) as guard:
+        guard.pace = PACE
         guard.start()
         arena = Arena(node, guard, docker, prober)
         guard.await_state(arena.honest.scope, "protected")
