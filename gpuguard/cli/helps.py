@@ -32,7 +32,7 @@ examples:
 exit codes: 0 all is well, 1 there is advice, 2 something is broken""",
     "check": """\
 exit codes, as Nagios and its kin read them: 0 all are protected, 1 some are at
-risk or nobody guards them, 2 some have lost devices, 3 cannot tell""",
+risk or nobody guards them, 2 some have lost devices or are stale, 3 cannot tell""",
     "repair": """\
 A running daemon does it, else this command. Nothing is taken from anybody.
 

@@ -123,10 +123,12 @@ def first_loss(stage: Stage, guard: Daemon) -> Box:
     return box
 
 
-def which_bound(told: Optional[float], gaps: Sequence[float]) -> str:
-    """Say what gpuguard's time has to do with the gaps that a process met; all in microseconds."""
+def which_bound(told: Optional[float], gaps: Optional[Sequence[float]]) -> str:
+    """Say what gpuguard's time has to do with the gaps that a process met; all in microseconds. None: nobody tried."""
     if told is None:
         return "since when they were gone gpuguard does not know"
+    if gaps is not None and not gaps:
+        return "no open fell into the gap"
     if gaps and told < max(gaps):
         return "gpuguard's time is a lower bound, from when it noticed the write on; the gap a process meets is longer"
     return "gpuguard's time is an upper bound, from the start of the reload on; the gap that a process meets is shorter"
@@ -166,8 +168,11 @@ def before_the_loss(stage: Stage, guard: Daemon) -> None:
     screen.say("losses seen                         " + (screen.bad(str(len(lost))) if lost else screen.good("0")))
 
 
-def reload_while_opening(stage: Stage, box: Box, what: str) -> list[float]:
-    """Reload, with a process in the container that opens /dev/nvidia0 in a tight loop. Return its gaps, in µs."""
+def reload_while_opening(stage: Stage, box: Box, what: str) -> Optional[list[float]]:
+    """Reload, with a process in the container that opens /dev/nvidia0 in a tight loop.
+
+    Return its gaps, in µs; None where no kernel tells.
+    """
     screen.command(stage.reload_shown)
     with box.opening() as reports:
         stage.reload()
@@ -177,7 +182,7 @@ def reload_while_opening(stage: Stage, box: Box, what: str) -> list[float]:
         lengths = ", ".join(f"{gap.length_us / 1000:.2f} ms" for gap in report.gaps)
         outcome = f"denied for {lengths} ({what})" if report.gaps else "never denied"
         screen.say(f"{'a process that opens all the time':<36}{report.opens} opens, {outcome}")
-    return [gap.length_us for report in reports for gap in report.gaps]
+    return [gap.length_us for report in reports for gap in report.gaps] if reports else None
 
 
 def show_open(box: Box) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Sequence
+from typing import Optional
 
 import pytest
 
@@ -56,10 +57,11 @@ def test_a_command_that_fails_ends_the_demo(sim: SimNode) -> None:
     [
         (28, [12820.0], "lower"),
         (36000, [12820.0], "upper"),
-        (36000, [], "upper"),
+        (36000, None, "upper"),
+        (28, [], "no open fell"),
         (None, [12820.0], "does not know"),
     ],
 )
-def test_the_time_is_called_what_it_is(told: float, gaps: list[float], bound: str) -> None:
+def test_the_time_is_called_what_it_is(told: Optional[float], gaps: Optional[list[float]], bound: str) -> None:
     """From the write as it was noticed it is less than what a process met, from the start of the reload more."""
     assert bound in which_bound(told, gaps)
