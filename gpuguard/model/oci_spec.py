@@ -45,12 +45,11 @@ class Hook:
 class OciSpec:
     """The parts of one specification.
 
-    `allowed` is what linux.resources.devices comes down to, with denies applied; `unrestricted`: it allows all;
-    `exact`: it allows no more than that, but for the runtime's own standard devices. `nodes` are linux.devices: the
-    path in the container, and the number: that makes a node and gives no right to open it. `env` is process.env, of a
-    name that is there twice the last. `capabilities` is the bounding set, None where the process has no `capabilities`
-    at all: then it keeps all that the runtime has. `namespaces` are the types that the runtime makes anew ("mount",
-    "user", ...), without those that it joins by a path.
+    `allowed` is what linux.resources.devices comes down to, with denies applied; `unrestricted`: it allows all. `nodes`
+    are linux.devices: the path in the container, and the number: that makes a node and gives no right to open it. `env`
+    is process.env, of a name that is there twice the last. `capabilities` is the bounding set, None where the process
+    has no `capabilities` at all: then it keeps all that the runtime has. `namespaces` are the types that the runtime
+    makes anew ("mount", "user", ...), without those that it joins by a path.
     """
 
     cgroups_path: str = ""
@@ -63,7 +62,6 @@ class OciSpec:
     annotations: Mapping[str, str] = field(default_factory=dict)
     capabilities: Optional[frozenset[str]] = None
     namespaces: frozenset[str] = frozenset()
-    exact: bool = True
 
 
 def parse_spec(text: str) -> OciSpec:
@@ -84,7 +82,6 @@ def parse_spec(text: str) -> OciSpec:
         annotations=spec.member("annotations").strings(),
         capabilities=_capabilities(process.member("capabilities")),
         namespaces=frozenset(_new_namespaces(linux.member("namespaces"))),
-        exact=devices.exact,
     )
 
 

@@ -23,12 +23,11 @@ MAX_ENTRIES = 1024
 class SpecDevices:
     """`allowed` are the rules that are given for certain, `unrestricted` is a list that gives everything.
 
-    `exact`: nothing else is given by the list. Runtimes add their standard devices (/dev/null, pts, mknod) in any case.
+    Runtimes add their standard devices (/dev/null, pts, mknod) in any case.
     """
 
     allowed: frozenset[Rule] = frozenset()
     unrestricted: bool = False
-    exact: bool = True
 
 
 @dataclass(frozen=True)
@@ -89,23 +88,19 @@ def _allow(devices: SpecDevices, entry: _Entry) -> SpecDevices:
     if entry.whole:
         return SpecDevices(devices.allowed, unrestricted=True)
     # Type "a" with numbers: everything for runc and the kernel's v1, these numbers for others.
-    exact = devices.exact and not entry.every
-    return replace(devices, allowed=devices.allowed.union(entry.rules), exact=exact)
+    return replace(devices, allowed=devices.allowed.union(entry.rules))
 
 
 def _deny(devices: SpecDevices, entry: _Entry) -> SpecDevices:
     if entry.every:
-        return SpecDevices(exact=entry.whole)
+        return SpecDevices()
     if not entry.rules:
         return devices
     kept: set[Rule] = set()
-    exact = devices.exact and not devices.unrestricted
     (denied,) = entry.rules
     for rule in devices.allowed:
         if rule.meet(denied) is None:
             kept.add(rule)
-        elif rule.device != denied.device:
-            exact = False
-        elif rule.access & ~denied.access:
+        elif rule.device == denied.device and rule.access & ~denied.access:
             kept.add(replace(rule, access=rule.access & ~denied.access))
-    return SpecDevices(frozenset(kept), exact=exact)
+    return SpecDevices(frozenset(kept))

@@ -16,6 +16,8 @@ from gpuguard.model.rule import Rule
 
 _RESTART = "a restart of the container gives it the new numbers"
 _NVIDIA = "nvidia"
+# Of the majors that drivers without one of their own are given.
+_FREE = (range(234, 255), range(384, 512))
 
 
 @dataclass(frozen=True)
@@ -107,10 +109,16 @@ def _by_node(rule: Rule, nodes: Mapping[str, DeviceNumber], nodes_now: Mapping[s
             continue
         # With its driver's major all of its numbers have gone, and another driver's device can have just this one.
         moved = (now.kind, now.major) != (given.kind, given.major)
+        if moved and not (_free(now) and _free(given)):
+            continue  # a node of another name on the host: `--device /dev/nvidia-uvm:/dev/nvidia0`
         if moved or (rule_number(rule) == given and given not in nodes_now.values()):
             before = f"{given.kind} {given.major}:{given.minor}"
             return f"{path} was {before}, and is {now.kind} {now.major}:{now.minor} now"
     return None
+
+
+def _free(number: DeviceNumber) -> bool:
+    return any(number.major in majors for majors in _FREE)
 
 
 def _one_name(name: str) -> str:

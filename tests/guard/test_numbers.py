@@ -16,6 +16,7 @@ from tests.guard.post import NEVER, Post
 from tests.guard.test_records import GPU0, GPU1, moved, of_nvidia
 from tests.lab.sim.node import SimNode
 
+UVM = Rule.parse("c 510:0 rw")
 NVIDIA, OTHER = ("c", 195, "nvidia"), ("c", 195, "other")
 
 
@@ -72,12 +73,12 @@ async def test_each_of_the_facts_counts(post: Post, monkeypatch: pytest.MonkeyPa
     assert len(numbers.of(parts, scope).stale) == 2
     moved(post)
     assert numbers.of(parts, scope).idle == {Rule.parse(GPU0), Rule.parse(GPU1)}
-    scope.entitled = replace(scope.entitled, drivers=frozenset())
+    scope.entitled = replace(scope.entitled, rules=scope.entitled.rules | {UVM}, drivers=frozenset())
     assert numbers.of(parts, scope).idle == frozenset()
-    moved(post, nodes={"/dev/nvidia0": DeviceNumber("c", 300, 0)})
+    moved(post, nodes={"/dev/nvidia-uvm": DeviceNumber("c", 511, 0)})
     assert not numbers.of(parts, scope).stale
-    scope.record = replace(scope.record, nodes={"/dev/nvidia0": DeviceNumber("c", 195, 0)})
-    assert numbers.of(parts, scope).stale
+    scope.record = replace(scope.record, nodes={"/dev/nvidia-uvm": DeviceNumber("c", 510, 0)})
+    assert list(numbers.of(parts, scope).stale) == [UVM]
     assert count.since() == 6
     scope.entitled = replace(scope.entitled, quiet_since=1.0)
     numbers.of(parts, scope)

@@ -118,6 +118,13 @@ class TestNodes:
         now = {"/dev/nvidia0": DeviceNumber(CHAR, 510, 9), "/dev/nvidia1": self.GIVEN}
         assert self.why(now, "/dev/nvidia0") == ""
 
+    def test_under_the_name_of_another_drivers(self) -> None:
+        """One of the two has a major of its own: no driver's node has moved between them."""
+        host = {"/dev/nvidia-uvm": self.GIVEN, "/dev/nvidia0": DeviceNumber(CHAR, 195, 0)}
+        assert self.why(host, "/dev/nvidia0") == ""
+        given = {"/dev/nvidia-uvm": DeviceNumber(CHAR, 195, 0)}
+        assert not stale([GPU], (), Majors(), given, host)
+
     @pytest.mark.invariant(1)
     def test_another_drivers_device_has_just_this_number(self) -> None:
         """nvidia-uvm and nvidia-caps have changed places: what opened the one opens a MIG capability now."""
