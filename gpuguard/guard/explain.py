@@ -47,6 +47,7 @@ def explanation(parts: Parts, scope: Scope, node: NodeStatus, paths: Paths) -> E
         verdict=scope.verdict,
         plan=scope.plan,
         bundle=scope.record.path,
+        elsewhere=scope.record.elsewhere if writable else None,
         doubts=_doubts(scope.record),
     )
 
@@ -95,6 +96,8 @@ class _Comparer:
         nested = scope.seen is not None and scope.seen.nested
         self._shield = nested or parts.devices.shielded(self._group)
         self._stale = numbers.of(parts, scope).stale
+        # What its own list says counts for nothing in it.
+        self._elsewhere = parts.devices.writable and scope.record.elsewhere is not None
 
     def all(self) -> list[Comparison]:
         """Return a comparison for each rule of any list, those that somebody is entitled to first."""
@@ -138,6 +141,8 @@ class _Comparer:
         yield from (f"{grant.source.value}: {grant.why}" for grant in grants)
 
     def _effective(self, rule: Rule) -> Optional[bool]:
+        if self._elsewhere:
+            return None
         effective = self._scope.effective
         if effective is None or effective.covers(rule):
             return None if effective is None else True
@@ -161,6 +166,8 @@ class _Comparer:
         return Denier(entry.control_group, entry.program, entry.owner, curable)
 
     def _after_reload(self, rule: Rule, denied_by: tuple[Denier, ...]) -> Optional[bool]:
+        if self._elsewhere:
+            return None
         # systemd writes the unit's own list, and never one below it.
         if self._payload is not None or not self._scope.target.managed(writable=self._parts.devices.writable):
             return self._effective(rule)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from dataclasses import replace
 
+from gpuguard.errors import GpuguardError
 from gpuguard.guard.parts import Parts, Policy
 from gpuguard.guard.scope import Scope
 from gpuguard.model.rule import Rule
@@ -22,11 +23,16 @@ def due(parts: Parts, scope: Scope) -> bool:
 def give(parts: Parts, policy: Policy, scope: Scope) -> None:
     """Tell the sentinel what the scope is entitled to and what of it systemd is not known to write itself.
 
-    Only on cgroup v1 can it give anything back. Of a list that cannot be read it keeps what it was told.
+    Only on cgroup v1 can it give anything back. Of a list that cannot be read it keeps what it was told. One that
+    counts for nobody, since the container is in another group, is not watched; `docker exec` puts processes into it.
     """
     if not parts.devices.writable or scope.effective is None:
         return
     target = scope.target
+    if scope.record.elsewhere is not None and not _inhabited(parts, scope):
+        parts.sentinel.forget(target.control_group)
+        forget_payload(parts, scope)
+        return
     if scope.entitled is None or scope.effective.unrestricted:
         if _young(scope):
             _watch(parts, scope, Watched(target.control_group, target.inode, heal=False, growing=True))
@@ -76,3 +82,10 @@ def _declared(parts: Parts, scope: Scope, entitled: frozenset[Rule]) -> frozense
 
 def _young(scope: Scope) -> bool:
     return time.monotonic() - scope.known_since < _YOUNG
+
+
+def _inhabited(parts: Parts, scope: Scope) -> bool:
+    try:
+        return parts.devices.populated(scope.target.control_group)
+    except GpuguardError:  # the look tells why
+        return True

@@ -53,12 +53,15 @@ def _released(scope: Scope) -> Iterable[Rule]:
 
 
 def _device(scope: Scope, rule: Rule, node_of: Callable[[Rule], Optional[str]]) -> DeviceStatus:
-    declared = scope.view.declared if scope.view is not None else None
+    # cgroup v1: of a container in another group its own list says nothing.
+    counts = scope.record.elsewhere is None
+    effective = scope.effective if counts else None
+    declared = scope.view.declared if scope.view is not None and counts else None
     return DeviceStatus(
         rule=rule,
         node=node_of(rule),
         entitled_by=scope.entitled.source(rule).value if scope.entitled is not None else "",
-        effective=None if scope.effective is None else scope.effective.covers(rule),
+        effective=None if effective is None else effective.covers(rule),
         declared=None if declared is None else declared.covers(rule),
         blocked=scope.verdict is not None and rule in scope.verdict.blocked,
     )

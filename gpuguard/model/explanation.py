@@ -117,7 +117,8 @@ class Explanation:
     `declaration` is None when systemd does not tell, and `trouble` says why; `refusal` is why it must not be told
     anything. `declares`: the settings want devices declared before a loss. `last_writer` is None: not known.
     `bundle` is the file of the runtime that says what it gave, None where there is none or it is not believed;
-    `doubts` say what was asked for and is not granted, or why it cannot be told.
+    `doubts` say what was asked for and is not granted, or why it cannot be told. `elsewhere` is the control group whose
+    rules count for it, where those of its own do not.
     """
 
     node: NodeStatus
@@ -135,6 +136,7 @@ class Explanation:
     last_writer: Optional[LastWriter] = None
     bundle: Optional[str] = None
     doubts: tuple[str, ...] = ()
+    elsewhere: Optional[str] = None
 
     @property
     def guards(self) -> bool:

@@ -63,6 +63,8 @@ def reload_sentence(explanation: Explanation) -> str:
     """Say what a reload would do now."""
     if explanation.container.state is State.UNRESTRICTED:
         return "Nothing: there is no device filter."
+    if explanation.elsewhere is not None:
+        return f"Nothing: the rules of {explanation.elsewhere} count for it, and no reload changes those."
     return " ".join(_sentences(explanation)) or "Nothing is taken away."
 
 

@@ -71,6 +71,8 @@ def judge(
     """Compare the three lists. Where several states hold, State's order decides.
 
     `stale` says of which rules the numbers belong to somebody else now, and why; `idle` which have no driver now.
+    Of a container in another group nothing is lost or at risk: its own list says nothing of it, and no reload changes
+    the other one's.
     """
     if look.effective is None:
         return _opaque(look)
@@ -78,9 +80,11 @@ def judge(
         return _UNRESTRICTED
     stale = {rule: why for rule, why in stale.items() if rule in entitled.rules}
     rules = entitled.rules.difference(stale, idle)
-    lost = look.effective.missing(rules)
+    if look.elsewhere is not None:
+        lost, at_risk = _NONE, _NONE
+    else:
+        lost, at_risk = look.effective.missing(rules), _undeclared(look, rules)
     blocked = frozenset(rule for rule in lost if _blocking(look, rule))
-    at_risk = _undeclared(look, rules)
     allowed = RuleSet(rules | idle)
     old = {rule.device for rule in stale}
     excess = frozenset(

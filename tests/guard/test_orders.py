@@ -61,6 +61,21 @@ async def test_an_entitled_scope_is_watched_for_good(post: Post) -> None:
     assert not orders.due(post.guard.parts, found)
 
 
+async def test_one_that_is_in_another_group(post: Post, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its own list restricts nobody, and what a reload takes from it is no loss; whom `exec` puts there it does."""
+    parts, inhabited = post.guard.parts, {GROUP: False}
+    monkeypatch.setattr(parts.devices, "populated", inhabited.__getitem__)
+    found = scope(known=entitled(GPU0), effective=RuleSet.of(GPU0))
+    assert watches(post, found)
+    found.record = replace(found.record, elsewhere="/a.slice")
+    assert not watches(post, found)
+    inhabited[GROUP] = True
+    assert watches(post, found)
+    inhabited.clear()
+    monkeypatch.undo()  # the group is gone: the look tells
+    assert watches(post, found)
+
+
 def given(post: Post, found: Scope, policy: Optional[Policy] = None) -> Optional[Watched]:
     """Give the orders; return what the sentinel was told of the scope, None for nothing."""
     orders.give(post.guard.parts, policy or post.guard.policy, found)

@@ -25,6 +25,15 @@ def node_of(rule: Rule) -> Optional[str]:
     return f"/dev/nvidia{rule.minor}" if rule.minor == 0 else None
 
 
+@pytest.mark.invariant(4)
+def test_of_one_in_another_group_its_own_list_says_nothing() -> None:
+    """Neither what it may use now nor what after a reload."""
+    it = scope(State.OPAQUE, known=entitled(GPU0), effective=RuleSet.of(), declared=DECLARED)
+    it.record = replace(it.record, elsewhere="/a.slice")
+    ((device,),) = (status.devices for status in statuses([it], node_of))
+    assert (device.effective, device.declared) == (None, None)
+
+
 def test_tell_all_of_a_container() -> None:
     """Scope, group, id, runtime, state, reason, its devices in order, and what it has in excess."""
     it = scope(

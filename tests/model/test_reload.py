@@ -104,6 +104,12 @@ class TestSentence:
         assert reload_sentence(explained(State.PROTECTED, compared())) == "Nothing is taken away."
         assert reload_sentence(explained(State.UNRESTRICTED)) == "Nothing: there is no device filter."
 
+    def test_of_one_in_another_group(self) -> None:
+        """Its own list is rewritten, and counts for nothing in it."""
+        found = explained(State.OPAQUE, compared(effective=None, after_reload=None), elsewhere="/a.slice")
+        said = "Nothing: the rules of /a.slice count for it, and no reload changes those."
+        assert reload_sentence(found) == said
+
     def test_unknown(self) -> None:
         """Neither all nor a part of what is not known is passed over."""
         assert reload_sentence(explained(State.OPAQUE)) == "Cannot be told."

@@ -59,6 +59,8 @@ def test_another_groups_rules_count() -> None:
     assert "/a.slice" in (verdict.reason or "")
     stripped = replace(look(NONE_LEFT, declaration()), elsewhere="/a.slice")
     verdict = judge(stripped, BOTH, guarded)
+    assert verdict.state is State.OPAQUE
+    assert not verdict.lost | verdict.at_risk | verdict.blocked
     assert not plan(stripped, BOTH, verdict, guarded=guarded, merge=spell, protect=True)
 
 
