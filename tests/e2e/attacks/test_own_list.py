@@ -76,6 +76,26 @@ def test_what_it_had_allowed_itself_before_gpuguard_came(arena: Arena) -> None:
     arena.withstand(*suspects)
 
 
+def test_what_it_had_allowed_itself_with_files_that_are_hard_to_read(arena: Arena) -> None:
+    """An environment of more than a megabyte; and one that is 4 MB in config.json, where each `<` takes six bytes."""
+    large = [f"--env=PAD{number}={'x' * 125_000}" for number in range(9)]
+    larger = [f"--env=PAD{number}={'<' * 125_000}" for number in range(7)]
+    init = f"{MOUNT}; {ALLOW}"
+    suspects = [arena.enter((*ADMIN, *env), (), init=init, wait=False) for env in (large, larger)]
+    for suspect in suspects:
+        until(lambda s=suspect: gate.has(s.cgroup, CTL), 20, "the rules")  # type: ignore[misc]
+    arena.guard.await_rounds(8)
+    arena.assert_nothing_gained(*suspects, made=MADE)
+    arena.restart_cold()
+    arena.guard.await_rounds(8)
+    arena.assert_nothing_gained(*suspects, made=MADE)
+    assert all(gate.has(suspect.cgroup, GPU1) for suspect in suspects), "nothing is taken away either"
+    # Of the one nothing can be read, and that is why nothing of it is believed.
+    assert "has more than" in arena.guard.run("explain", suspects[1].scope).stdout
+    assert_taken_by_a_reload(arena, *suspects)
+    arena.withstand(*suspects)
+
+
 # The daemon, for which a container is no longer young after two seconds instead of a minute.
 _SOON = """
 import sys
