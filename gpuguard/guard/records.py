@@ -72,7 +72,9 @@ async def _read(parts: Parts, policy: Policy, scope: Scope) -> None:
     # Before the container is looked at: what the hook mounted until then is seen.
     at_work, vacant = starting(parts, scope), _vacant(parts, scope)
     try:
-        scope.record = await parts.records.read(scope)
+        read = await parts.records.read(scope)
+        # On cgroup v2 the v1 hierarchy that may be there beside it counts for nobody.
+        scope.record = read if parts.devices.writable else replace(read, elsewhere=None)
     except GpuguardError as error:
         scope.record = _as_before(scope.record, error)
         if scope.consulted - scope.known_since >= _PATIENCE:

@@ -307,3 +307,23 @@ async def test_its_driver_is_away(sim: SimNode, station: Station) -> None:
     assert not has(scope, GPU0)
     now(post, scope, ("c", 195, "nvidia"))
     await post.until(lambda: has(scope, GPU0), "it did not come back")
+
+
+@pytest.mark.parametrize("writable", [True, False], ids=["v1", "v2"])
+async def test_in_another_group_of_the_v1_hierarchy(
+    sim: SimNode, station: Station, monkeypatch: pytest.MonkeyPatch, writable: bool
+) -> None:
+    """On cgroup v2 that says nothing of the container, and is no reason to read its files again."""
+    scope = sim.scope(hook_rules=[GPU0])
+    post = await station(sim, {"guard": {"poll_interval": NEVER}})
+    await post.becomes(scope, State.PROTECTED)
+    await post.quiet()
+    monkeypatch.setattr(post.guard.parts.devices, "writable", writable)
+    said = hear(post, lambda: record(GPU0, elsewhere="/a.slice"))
+    found = post.of(scope)
+    found.known_since, found.consulted = time.monotonic() - 3600, time.monotonic() - 1800
+    post.guard.parts.guarded.generation += 1
+    await records.consult(post.guard.parts, post.guard.policy, found)
+    assert (said.asked, found.record.elsewhere) == (1, "/a.slice" if writable else None)
+    found.consulted -= 3600
+    assert records.due(post.guard.parts, found) is writable
