@@ -33,6 +33,7 @@ from tests.lab.scope import Scope
 # Nothing is declared before a loss: each of these takes something away.
 UNPROTECTED = {"declare": False}
 TRIES = {"v1": 12, "v2": 15}
+SEEN = 5  # seconds; who writes by hand is looked up long before, also on a machine that is busy
 JOB = "nightly"
 SCRIPT = f"/root/{JOB}.sh"
 CALLERS = f"{JOB}.sh ← {JOB}.service"
@@ -284,7 +285,7 @@ def test_a_single_rule_taken_by_hand(gpu_scope: MakeScope, guard: Gpuguard, job:
     scope = gpu_scope()
     hook.allow(scope.cgroup, GPU1)
     guard.await_state(scope.name, "at-risk")
-    job.run(f"sh -c 'echo {GPU1.rule} rwm > {DENY.format(scope=scope.name)}; sleep 0.5'")
+    job.run(f"sh -c 'echo {GPU1.rule} rwm > {DENY.format(scope=scope.name)}; sleep {SEEN}'")
     event = told(guard, "revoked", scope.name)
     assert (event["cause"], program(event["writer"]), event["requester"]) == ("manual", "sh", CALLERS)
     job.run("systemctl daemon-reload")
@@ -299,7 +300,7 @@ def test_a_single_rule_given_by_hand(gpu_scope: MakeScope, guard: Gpuguard, job:
     """Who gives a container one device more means it: it is told who, and guarded from then on."""
     scope = gpu_scope()
     guard.await_state(scope.name, "at-risk")
-    job.run(f"sh -c 'echo {GPU1.rule} rw > {ALLOW.format(scope=scope.name)}; sleep 0.5'")
+    job.run(f"sh -c 'echo {GPU1.rule} rw > {ALLOW.format(scope=scope.name)}; sleep {SEEN}'")
     event = told(guard, "granted", scope.name)
     assert (event["cause"], program(event["writer"]), event["requester"]) == ("manual", "sh", CALLERS)
     job.run("systemctl daemon-reload")

@@ -31,13 +31,14 @@ def drop_in(node: Node, scope: str) -> list[str]:
 
 
 def declare_under_fire(node: Node, scope: Scope, how: str) -> dict[str, Any]:
-    """Declare TRIES times while a hook writes; see tests/e2e/declaring.py."""
+    """Declare TRIES times and more while a hook writes; see tests/e2e/declaring.py."""
     program = ["env", "-C", str(ROOT), sys.executable, "-m", "tests.e2e.declaring"]
-    done = node.run([*program, f"/system.slice/{scope.name}", str(TRIES), how], timeout=100)
+    done = node.run([*program, f"/system.slice/{scope.name}", str(TRIES), how], timeout=200)
     result: dict[str, Any] = json.loads(done.stdout)
     return result
 
 
+@pytest.mark.timeout(300)
 @pytest.mark.invariant(2)
 def test_what_a_hook_does_meanwhile_survives(node: Node, gpu_scope: MakeScope, prober: Prober) -> None:
     """150 declarations with a hook at work at a random moment: what it did survives each, and no open ever fails."""
@@ -51,6 +52,7 @@ def test_what_a_hook_does_meanwhile_survives(node: Node, gpu_scope: MakeScope, p
     assert (report.denied, report.gaps, report.odd) == (0, (), {})
 
 
+@pytest.mark.timeout(300)
 def test_without_the_shield_it_would_not(node_v1: Node, gpu_scope: MakeScope) -> None:
     """The same call without the shield loses the hook's rule now and then: the test above would notice."""
     scope = gpu_scope()

@@ -42,7 +42,7 @@ SETTINGS = ("DevicePolicy=strict", "DeviceAllow=/dev/null rwm")
 
 def assert_unknown(guard: Gpuguard, *seen: str) -> None:
     """Assert that gpuguard has looked at all there is, and knows nothing but what was to be `seen`."""
-    guard.await_rounds(3)
+    guard.await_rounds(4)
     assert set(guard.status()) == set(seen)
 
 

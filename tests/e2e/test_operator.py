@@ -78,6 +78,7 @@ def test_metrics_are_what_prometheus_wants(node: Node, gpu_scope: MakeScope, lau
     guard.await_state(scope.name, "at-risk")
     reload(node)
     guard.await_state(scope.name, "protected")
+    until(lambda: guard.total("gpuguard_drift_total", kind="lost"), 20, "the loss to be told")
     curl = ["curl", "--silent", "--show-error", "--fail", "--unix-socket", "/run/gpuguard/metrics.sock"]
     text = node.run([*curl, "http://localhost/metrics"]).stdout
     assert 'gpuguard_drift_total{cause="reload",kind="lost",writer="systemd"} 1.0' in text

@@ -142,7 +142,8 @@ def test_crun_is_judged_at_both_levels(node: Node, launch: Launch, prober: Probe
     before = gate.programs(nested.inner)
     for times in range(1, 4):
         gate.take_away(node, nested.name, GPU0)
-        until(lambda n=times: declarations(guard) == n, 20, "the repair")  # type: ignore[misc]
+        until(lambda n=times: declarations(guard) >= n, 20, "the repair")  # type: ignore[misc]
+        assert declarations(guard) == times
         assert prober.open(nested.inner, GPU0).allowed
         guard.await_state(nested.name, "protected")
     assert gate.programs(nested.inner) == before
@@ -207,7 +208,7 @@ def test_what_cannot_be_spelt_hinders_until_a_reload_has_taken_it(
     assert prober.denied(container.cgroup, devices) == []
 
     engine.node.run(["systemctl", "daemon-reload"])
-    assert prober.denied(container.cgroup, (GPU0, FUSE, USB), 1.0) == []
+    assert prober.denied(container.cgroup, (GPU0, FUSE, USB), within=20.0) == []
     assert prober.open(container.cgroup, ODD).denied, "systemd took it, and nobody can tell it otherwise"
     guard.await_state(container.scope, "partial")  # `c *:77` is 195:77 as well
     assert guard.status()[container.scope]["reason"] == "undeclarable: systemd has no spelling for c *:77 rw"

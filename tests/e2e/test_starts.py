@@ -116,7 +116,7 @@ def test_exec_without_end(engine: Engine, launch: Launch) -> None:
     for thread in threads:
         thread.start()
     try:
-        guard.await_state(container.scope, "protected", 10 * SETTLE)
+        guard.await_state(container.scope, "protected", 60)
     finally:
         over.set()
         for thread in threads:

@@ -17,6 +17,7 @@ from tests.lab.containers import Container, Docker, Engine, Podman
 from tests.lab.devices import CTL, GPU0, GPU1, Device
 from tests.lab.node import Node
 from tests.lab.payloads import Split
+from tests.lab.poll import until
 from tests.lab.prober import Prober
 
 _ROOTFS = "/var/lib/lab-containerd-rootfs"
@@ -163,15 +164,15 @@ class TestCgroupfsDriver:
         container = loose.run("trainer", [GPU0])
         guard.await_state(container.scope, "protected", container=container.id)
         container.stop()
-        guard.await_rounds(3)
+        until(lambda: not guard.samples("gpuguard_container_info"), 20, "the end of the container to be seen")
+        until(lambda: guard.ledger() == {}, 20, "the container to be forgotten")
         assert guard.status() == {}
-        assert guard.ledger() == {}
 
     def test_excluded(self, loose: Engine, launch: Launch) -> None:
         """The configuration can leave a part of the tree alone."""
         container = loose.run("trainer", [GPU0])
         guard = launch(scopes={"exclude": [f"{container.group.rpartition('/')[0]}/*"]}).start()
-        guard.await_rounds(3)
+        guard.await_rounds(4)
         assert guard.status() == {}
 
 
@@ -209,7 +210,7 @@ class TestBelowAService:
         """The operator names the service, and not a control group that has another name each time."""
         container = split.run("trainer", [GPU0])
         guard = launch(scopes={"exclude": [container.scope]}).start()
-        guard.await_rounds(3)
+        guard.await_rounds(4)
         assert guard.status() == {}
 
 
@@ -260,7 +261,7 @@ class TestLookAlikes:
         hook.allow(fake, GPU0)
         guard = launch().start()
         guard.await_state(container.scope, "protected", container=container.id)
-        guard.await_rounds(3)
+        guard.await_rounds(4)
         assert set(guard.status()) == {container.scope}
         assert len(guard.ledger()) == 1
         node.run(["systemctl", "stop", unit])

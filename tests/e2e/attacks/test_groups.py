@@ -10,6 +10,7 @@ from gpuguard.kernel.devices_v1 import SHIELD
 from tests.e2e import gate
 from tests.e2e.attacks.arena import ADMIN, Arena, Suspect
 from tests.lab.devices import GPU0, GPU1
+from tests.lab.poll import until
 
 pytestmark = pytest.mark.invariant(1)
 
@@ -101,5 +102,6 @@ def test_a_group_made_by_hand_beside_the_containers(arena: Arena) -> None:
     assert gate.declared(arena.node, name) == []
     arena.withstand(suspect)
     assert gate.declared(arena.node, name) == []
-    suspect.sh("kill -9 -1; sleep 0.2")
+    suspect.sh("kill -9 -1")
+    until(lambda: not (made / "cgroup.procs").read_text(encoding="ascii"), 20, "the end of what was in it")
     made.rmdir()

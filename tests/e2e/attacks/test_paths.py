@@ -80,7 +80,7 @@ def test_files_below_a_containers_root(arena: Arena) -> None:
         paths += [root / path[1:] for path in plant(suspect, kind)]
     with Bait(paths) as bait:
         (paths[0] / "config.toml").read_bytes()
-        until(bait.taken, 5, "the bait to work")
+        until(bait.taken, 20, "the bait to work")
         arena.withstand(*suspects.values())
         for suspect in suspects.values():
             arena.guard.run("explain", suspect.scope)

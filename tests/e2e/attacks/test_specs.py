@@ -115,7 +115,7 @@ def not_text(file: Path, text: str) -> None:
 
 
 def many_rules(file: Path, text: str) -> None:
-    """Put there two hundred thousand rules."""
+    """Put there fifty thousand rules."""
     rule = '{"allow":true,"type":"c","major":240,"minor":%d,"access":"rwm"}'
     many = ",".join(rule % number for number in range(50_000))
     file.write_text(text.replace('"devices": [', f'"devices": [{many},', 1), encoding="utf-8")
