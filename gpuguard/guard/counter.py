@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any, Optional
 
+from gpuguard.errors import GpuguardError
 from gpuguard.guard.control import Answer, Report
 
 
@@ -17,13 +18,26 @@ class Counter:
         self._work: set[asyncio.Future[Report]] = set()
 
     async def answer(self, request: dict[str, Any]) -> Report:
-        """Have the desk answer. Raises what it raises, and CancelledError when its guard ends meanwhile."""
-        while self._desk is None:
-            await self._opened.wait()
-        work = asyncio.ensure_future(self._desk(request))
-        self._work.add(work)
-        work.add_done_callback(self._work.discard)
-        return await work
+        """Have the desk answer; the next one, if this one closes before it has begun.
+
+        Raises what it raises, and GpuguardError when its guard ends meanwhile.
+        """
+        while True:
+            while self._desk is None:
+                await self._opened.wait()
+            inquiry = _Inquiry(self._desk, request)
+            work = asyncio.ensure_future(inquiry.run())
+            self._work.add(work)
+            work.add_done_callback(self._work.discard)
+            try:
+                await asyncio.wait({work})
+            except asyncio.CancelledError:  # nobody waits for the answer any more
+                work.cancel()
+                raise
+            if not work.cancelled():
+                return work.result()
+            if inquiry.begun:
+                raise GpuguardError("it ends, or takes a new configuration, and has not done all of it: ask again")
 
     def open(self, desk: Answer) -> None:
         """Let a desk answer from now on."""
@@ -38,3 +52,16 @@ class Counter:
         for one in work:
             one.cancel()
         await asyncio.gather(*work, return_exceptions=True)
+
+
+class _Inquiry:
+    """A request at a desk."""
+
+    def __init__(self, desk: Answer, request: dict[str, Any]) -> None:
+        self._desk = desk
+        self._request = request
+        self.begun = False
+
+    async def run(self) -> Report:
+        self.begun = True
+        return await self._desk(self._request)

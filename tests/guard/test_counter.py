@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from gpuguard.errors import NotFoundError
+from gpuguard.errors import GpuguardError, NotFoundError
 from gpuguard.guard.counter import Counter
 from gpuguard.model.reports import ReleaseReport
 from tests.report.support import until
@@ -68,5 +68,47 @@ async def test_work_ends_with_its_guard() -> None:
     await until(begun.is_set)
     await counter.close()
     assert ended.is_set()
+    with pytest.raises(GpuguardError, match="ask again"):
+        await asking
+
+
+async def test_who_was_not_heard_yet_is_heard_by_the_next() -> None:
+    """A desk that closes before it has begun with a request hands it on."""
+    counter, served = Counter(), list[str]()
+
+    async def first(_: dict[str, Any]) -> ReleaseReport:
+        served.append("one")
+        return ONE
+
+    async def second(_: dict[str, Any]) -> ReleaseReport:
+        return TWO
+
+    counter.open(first)
+    asking = asyncio.ensure_future(counter.answer({}))
+    await asyncio.sleep(0)  # it is at the counter, and the desk has its first turn after this one
+    await counter.close()
+    assert served == []
+    counter.open(second)
+    assert await asyncio.wait_for(asking, 20) == TWO
+
+
+async def test_who_goes_away_takes_his_request_along() -> None:
+    """What nobody waits for any more is not done, and hinders no end."""
+    counter, begun, ended = Counter(), asyncio.Event(), asyncio.Event()
+
+    async def repair(_: dict[str, Any]) -> ReleaseReport:
+        begun.set()
+        try:
+            await asyncio.sleep(100)
+        finally:
+            ended.set()
+        return ONE
+
+    counter.open(repair)
+    asking = asyncio.ensure_future(counter.answer({}))
+    await until(begun.is_set)
+    asking.cancel()
     with pytest.raises(asyncio.CancelledError):
         await asking
+    await until(ended.is_set)
+    await asyncio.wait_for(counter.close(), 20)
