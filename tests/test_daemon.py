@@ -23,6 +23,8 @@ from tests.lab.sim.scope import SimScope
 from tests.running import PATIENCE, Gpuguard, await_event, connected, events, scrape
 
 GPU0, CTL = "c 195:0 rw", "c 195:255 rw"
+# Taking single rules may be meant: whether it is depends on whether the sentinel sees the list of before or after.
+EVERYTHING = ("a",)
 # Gives up at once where another one holds the lock, not after the 15 s that a command may need.
 IMPATIENT = (
     "import sys; from gpuguard import daemon; daemon._LOCK_PATIENCE = 0.0\n"
@@ -241,7 +243,7 @@ class TestConfiguration:
         daemon.signal(signal.SIGHUP)
         await_event(daemon, "config_rejected")
         scope = protected(gpuguard, daemon, hook_rules=[GPU0])
-        scope.write_rules([GPU0], verb="deny")
+        scope.write_rules(EVERYTHING, verb="deny")
         await_event(daemon, "repaired")
         assert daemon.stop() == 0
 
@@ -315,7 +317,7 @@ class TestCompany:
         await_event(daemon, "released")
         done = gpuguard.command("release", "nobody")
         assert (done.returncode, "no GPU container" in done.stderr) == (4, True)
-        scope.write_rules([GPU0, CTL], verb="deny")
+        scope.write_rules(EVERYTHING, verb="deny")
         await_event(daemon, "repaired")
         assert (GPU0 in scope.rules().text(), CTL in scope.rules().text()) == (True, False)
 
