@@ -11,7 +11,7 @@ import os
 import select
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import NamedTuple
 
 from gpuguard.kernel.device_files import GLANCE
@@ -37,13 +37,16 @@ class Reflex(NamedTuple):
 Answered = tuple[list[bytes], dict[bytes, Reflex]]
 
 
-def answerer(fd: int, scopes: Mapping[bytes, Scope]) -> Callable[[], Answered]:  # noqa: C901 - flat on purpose
+def answerer(  # noqa: C901 - flat on purpose
+    fd: int, scopes: Mapping[bytes, Scope], growing: Collection[str] = ()
+) -> Callable[[], Answered]:
     """Return what reads the denies that wait in a fanotify group with handles, and gives back what systemd has taken.
 
     systemd denies "a", everything, and nothing less: that is what its cgroup_apply_devices() writes on every version
     with cgroup v1. Where a list is as it was it is still to be written: some programs empty a file first. What was read
     is returned, all of it, and what was done, by the keys of the files. What fails is in none, and left to whoever goes
-    through the events.
+    through the events. Nobody is given the processor while there are `growing` scopes: what a hook writes to one of
+    these has to be seen before systemd comes there.
     """
     read, glance, write, clock, wait = os.read, os.pread, os.write, time.monotonic, select.select
     waiting, nobody = (fd,), ()
@@ -74,7 +77,7 @@ def answerer(fd: int, scopes: Mapping[bytes, Scope]) -> Callable[[], Answered]: 
                             done.pop(key, None)
                 start = end if end > start else len(some)
             events.append(some)
-            if not systemds or len(events) >= _MOST or not wait(waiting, nobody, nobody, _MOMENT)[0]:
+            if not systemds or growing or len(events) >= _MOST or not wait(waiting, nobody, nobody, _MOMENT)[0]:
                 return events, done
 
     return answer

@@ -31,6 +31,8 @@ class Scopes:
         self.denies, self.allows, self.calm = (Fanotify(handles=handles) for _ in range(3))
         self._by_name: dict[str, Scope] = {}
         self.by_key: dict[bytes, Scope] = {}
+        # Those whose lists are still being filled, by their control groups.
+        self.growing: set[str] = set()
 
     def __iter__(self) -> Iterator[Scope]:
         """Go through them; they may be dropped meanwhile."""
@@ -58,6 +60,7 @@ class Scopes:
             del self._by_name[watched.control_group]
             raise
         self.by_key.update(dict.fromkeys(scope.keys, scope))
+        self._note(scope)
         self.listen(scope)
         return scope
 
@@ -78,8 +81,13 @@ class Scopes:
 
     def tune(self, scope: Scope) -> None:
         """Hear of its writes as is due after new orders. Raises FanotifyError; the scope is dropped then."""
+        self._note(scope)
         if not scope.resting and scope.heard_at_once != self._at_once(scope):
             self.listen(scope)
+
+    def _note(self, scope: Scope) -> None:
+        noted = self.growing.add if scope.watched.growing else self.growing.discard
+        noted(scope.watched.control_group)
 
     def _at_once(self, scope: Scope) -> bool:
         return scope.urgent or not self.calm.handles
@@ -96,6 +104,7 @@ class Scopes:
         scope.closed = True
         self.rest(scope)
         del self._by_name[scope.watched.control_group]
+        self.growing.discard(scope.watched.control_group)
         for key in scope.keys:
             self.by_key.pop(key, None)
         scope.files.close()

@@ -71,7 +71,9 @@ class Writes:
         self._dozer = dozer.start(self._scopes.calm, [link.fileno()])
         self._dozer.setblocking(False)  # noqa: FBT003 - its only argument
         denies = self._scopes.denies
-        self._reflexes = answerer(denies.fileno(), self._scopes.by_key) if denies.handles else _none
+        self._reflexes = (
+            answerer(denies.fileno(), self._scopes.by_key, self._scopes.growing) if denies.handles else _none
+        )
         self._poll, self._urgent, self._unread = select.poll(), select.poll(), select.poll()
         self._urgent.register(denies, select.POLLIN)
         for each in (denies, self._scopes.allows):
@@ -112,14 +114,14 @@ class Writes:
 
     @property
     def _calm(self) -> bool:
-        """Whether systemd is to be left alone with its rewrite."""
-        return time.monotonic() < self._losses.quiet_until
+        """Whether systemd is to be left alone with its rewrite: not while a hook may write what is not seen then."""
+        return time.monotonic() < self._losses.quiet_until and not self._scopes.growing
 
     def _patience(self) -> Optional[float]:
         """Return how long nothing need be done, in milliseconds; None for ever."""
         times = [deadline for deadline, _ in self._pings[:1]]
         if self._teller.busy:
-            times.append(self._losses.quiet_until)
+            times.append(self._losses.quiet_until if self._calm else 0.0)
         if self._timers.next is not None:
             times.append(self._timers.next)
         return max(0.0, 1e3 * (min(times) - time.monotonic())) if times else None

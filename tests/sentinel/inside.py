@@ -39,12 +39,19 @@ class Inside:
         self.dozer = dozer
         self._daemon = daemon
 
-    def watch(self, *, undeclared: tuple[str, ...] = (), declared: tuple[str, ...] = (), heal: bool = True) -> Scope:
+    def watch(
+        self,
+        *,
+        undeclared: tuple[str, ...] = (),
+        declared: tuple[str, ...] = (),
+        heal: bool = True,
+        growing: bool = False,
+    ) -> Scope:
         """Have the scope watched, which is made with these rules unless it is watched already."""
         groups = self.groups
         known = self.writes._scopes.named(groups.named(groups.scope))
         inode = groups.make(groups.scope, NULL, *undeclared, *declared) if known is None else known.watched.inode
-        watched = Watched(groups.named(groups.scope), inode, rules(*undeclared), rules(*declared), heal)
+        watched = Watched(groups.named(groups.scope), inode, rules(*undeclared), rules(*declared), heal, growing)
         self.writes._watching.watch(watched)
         scope = self.writes._scopes.named(watched.control_group)
         assert scope is not None

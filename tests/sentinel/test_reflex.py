@@ -129,6 +129,13 @@ def test_a_systemd_that_comes_to_no_end(queue: tuple[int, int]) -> None:
     assert (len(events), done) == (64, {})
 
 
+def test_nobody_is_waited_for_while_a_hook_is_at_work(queue: tuple[int, int]) -> None:
+    """What it writes is to be seen before the next deny, which may be that scope's."""
+    os.write(queue[1], event(1, KEY))
+    events, _ = answerer(queue[0], Endless(queue[1]), {"/docker-1.scope"})()
+    assert len(events) == 1
+
+
 @pytest.mark.timeout(10)
 def test_an_event_of_an_unknown_form(scope: Scope, queue: tuple[int, int]) -> None:
     """What follows it is left to whoever goes through the events."""

@@ -219,6 +219,33 @@ def test_a_systemd_that_comes_to_no_end_keeps_nobody_waiting(loop: Inside) -> No
         loop.writes.run()
 
 
+@pytest.mark.invariant(2)
+@pytest.mark.timeout(20)
+def test_a_hook_at_work_is_heard_also_in_the_midst_of_a_rewrite(loop: Inside) -> None:
+    """Its container may be the next that systemd comes to: what was not seen by then is lost."""
+    scope = loop.watch(growing=True)
+    loop.writes._losses.quiet_until = time.monotonic() + 100
+    loop.by_another("devices.allow", GPU0)
+    loop.leave()
+    with pytest.raises(DaemonGoneError):
+        loop.writes.run()
+    assert GPU0.encode() in (scope.seen or b"")
+
+
+def test_systemd_is_left_alone_when_no_hook_is_at_work_any_more(loop: Inside) -> None:
+    """A scope that is settled, or gone, disturbs nobody."""
+    loop.writes._losses.quiet_until = time.monotonic() + 100
+    scope = loop.watch(growing=True)
+    calm = [loop.writes._calm]
+    loop.watch(undeclared=(GPU0,))
+    calm.append(loop.writes._calm)
+    loop.watch(growing=True)
+    calm.append(loop.writes._calm)
+    loop.writes._losses.drop(scope)
+    calm.append(loop.writes._calm)
+    assert calm == [False, True, False, True]
+
+
 def test_an_answer_waits_for_what_is_not_read(loop: Inside) -> None:
     """Somebody may have written since the loop was woken, and before it was asked."""
     loop.watch(undeclared=(GPU0,))
