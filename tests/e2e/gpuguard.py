@@ -124,7 +124,8 @@ class Gpuguard(AbstractContextManager["Gpuguard"]):
 
     def ledger(self) -> dict[str, tuple[str, int]]:
         """Return the text and the time of the last change, in nanoseconds, of each file of the ledger, by name."""
-        files = sorted(self.node.path(f"{RUN}/ledger").iterdir())
+        # What ends in .new is being written.
+        files = sorted(self.node.path(f"{RUN}/ledger").glob("*.json"))
         return {file.name: (file.read_text(encoding="utf-8"), file.stat().st_mtime_ns) for file in files}
 
     def await_state(
