@@ -99,6 +99,10 @@ class RuntimeFileError(GpuguardError):
     """
 
 
+class RuntimeFileLateError(RuntimeFileError):
+    """It could not be read in time: the disk may be slow, or there may be much to read."""
+
+
 class RuntimeFileUnreadableError(RuntimeFileError):
     """It cannot be read, or others than root may have written it: its container's user has no part in that."""
 

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any, Optional, TypeVar
 
-from gpuguard.errors import RuntimeFileError
+from gpuguard.errors import RuntimeFileLateError
 
 # A driver that is being loaded, or a host that goes to sleep, may keep one waiting. Seconds.
 PATIENCE = 5.0
@@ -39,10 +39,10 @@ class Reader:
         self._todo.put(None)
 
     async def read(self, what: str, read: Callable[[], _Read]) -> _Read:
-        """Call `read` in the thread. Raises RuntimeFileError when that takes too long, and what `read` raises."""
+        """Call `read` in the thread. Raises RuntimeFileLateError when that takes too long, and what `read` raises."""
         since = self._since
         if self._closed or (since is not None and time.monotonic() - since >= self._patience):
-            raise RuntimeFileError(f"{what}: not read: an earlier file, or a driver, gives no answer")
+            raise RuntimeFileLateError(f"{what}: not read: an earlier file, or a driver, gives no answer")
         if self._thread.ident is None:
             self._thread.start()
         asked: Future[_Read] = Future()
@@ -51,7 +51,7 @@ class Reader:
         try:
             await asyncio.wait({reading}, timeout=self._patience)
             if not reading.done():
-                raise RuntimeFileError(f"{what}: no answer in {self._patience:.0f} s")
+                raise RuntimeFileLateError(f"{what}: no answer in {self._patience:.0f} s")
             return reading.result()
         finally:
             reading.cancel()

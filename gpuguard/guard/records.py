@@ -6,7 +6,7 @@ import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, Optional, Protocol
 
-from gpuguard.errors import GpuguardError, RuntimeFileUnreadableError
+from gpuguard.errors import GpuguardError, RuntimeFileLateError, RuntimeFileUnreadableError
 from gpuguard.model.grant import Source
 from gpuguard.model.runtime_record import RuntimeRecord
 
@@ -38,7 +38,7 @@ def due(parts: Parts, scope: Scope) -> bool:
     if scope.premature or (scope.vacant and not _vacant(parts, scope)):
         return True
     # A container of which there are no files has no trouble.
-    if scope.record.trouble is not None and now - scope.consulted >= _LATER:
+    if scope.record.trouble is not None and now - scope.consulted >= (_PATIENCE if scope.late else _LATER):
         return True
     if scope.record.path is None:
         # Some files are written when the control group is there already: looked for after 1, 2, 4, ... seconds.
@@ -71,12 +71,13 @@ async def _read(parts: Parts, policy: Policy, scope: Scope) -> None:
     scope.generation, scope.consulted = parts.guarded.generation, time.monotonic()
     # Before the container is looked at: what the hook mounted until then is seen.
     at_work, vacant = starting(parts, scope), _vacant(parts, scope)
+    scope.late = False
     try:
         read = await parts.records.read(scope)
         # On cgroup v2 the v1 hierarchy that may be there beside it counts for nobody.
         scope.record = read if parts.devices.writable else replace(read, elsewhere=None)
     except GpuguardError as error:
-        scope.record = _as_before(scope.record, error)
+        scope.record, scope.late = _as_before(scope.record, error), isinstance(error, RuntimeFileLateError)
         if scope.consulted - scope.known_since >= _PATIENCE:
             parts.recorder.troubles.unbelieved(scope.target.control_group, error)
     young = time.time() - scope.record.since < policy.settle

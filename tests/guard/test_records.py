@@ -9,7 +9,7 @@ from typing import Optional
 
 import pytest
 
-from gpuguard.errors import RuntimeFileError, RuntimeFileUnreadableError, RuntimeRunError
+from gpuguard.errors import RuntimeFileError, RuntimeFileLateError, RuntimeFileUnreadableError, RuntimeRunError
 from gpuguard.guard import records, verbs
 from gpuguard.guard.mend import Target
 from gpuguard.guard.scope import Scope
@@ -274,6 +274,26 @@ class TestAgain:
         known.record = RuntimeRecord(path=path)
         assert not records.due(parts, known)
 
+    async def test_soon_where_they_came_too_late(self, sim: SimNode, station: Station) -> None:
+        """An ordinary container is not believed meanwhile; the reader refuses at once for as long as it hangs."""
+        post = await station(sim)
+        scope = sim.scope()
+        await post.until(lambda: scope.group in post.guard.scopes, "the scope was not seen")
+        await post.assembly.watch.idle()
+        known, parts = post.of(scope), post.guard.parts
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(parts.records, "read", _late)
+            await records._read(parts, post.guard.policy, known)
+        assert (known.late, known.record.trouble) == (True, "/config.json: no answer in 5 s")
+        known.vacant = known.premature = known.early = False
+        known.known_since = time.monotonic() - 1000.0
+        known.consulted = time.monotonic() - 10.0
+        assert not records.due(parts, known)
+        known.consulted -= 10.0
+        assert records.due(parts, known)
+        await records._read(parts, post.guard.policy, known)
+        assert not known.late
+
 
 @pytest.mark.invariant(1)
 async def test_another_driver_has_the_number(sim: SimNode, station: Station) -> None:
@@ -327,3 +347,7 @@ async def test_in_another_group_of_the_v1_hierarchy(
     assert (said.asked, found.record.elsewhere) == (1, "/a.slice" if writable else None)
     found.consulted -= 3600
     assert records.due(post.guard.parts, found) is writable
+
+
+async def _late(_: Scope) -> RuntimeRecord:
+    raise RuntimeFileLateError("/config.json: no answer in 5 s")
