@@ -115,20 +115,18 @@ def _unlinked(seen: Examination, links: Links) -> Iterator[Finding]:
 
 def _about_the_guard(seen: Examination) -> Iterator[Finding]:
     daemon = seen.node.daemon if seen.node is not None else None
+    trouble = seen.node.trouble if seen.node is not None else None
     if seen.fault is not None and daemon != "running":
         yield Finding(Gravity.BROKEN, seen.fault, "Mend the file: the daemon does not start with it.")
-    elif seen.fault is not None or (seen.node is not None and seen.node.trouble is not None):
-        trouble = seen.fault or (seen.node.trouble if seen.node is not None else None) or ""
-        yield Finding(Gravity.ADVICE, trouble, "`gpuguard config check`, then `systemctl reload gpuguard`.")
+    elif daemon != "unknown" and (seen.fault or trouble):
+        why = seen.fault or trouble or ""
+        yield Finding(Gravity.ADVICE, why, "`gpuguard config check`, then `systemctl reload gpuguard`.")
     if daemon == "stopped":
         stopped = "the daemon is stopped: nobody gives back what gets lost"
         yield Finding(Gravity.ADVICE, stopped, "`systemctl start gpuguard`")
-    elif daemon == "unknown":
-        yield Finding(
-            Gravity.ADVICE,
-            "whether the daemon works cannot be told",
-            "Ask as root, and see `systemctl status gpuguard`.",
-        )
+    elif daemon == "unknown" and seen.root:
+        mend = "`systemctl restart gpuguard`: no container loses anything by it."
+        yield Finding(Gravity.ADVICE, trouble or "whether the daemon works cannot be told", mend)
     elif daemon == "running":
         yield from _about_the_daemon(seen)
     for setting, where in seen.without_effect:
