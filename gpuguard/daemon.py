@@ -167,6 +167,7 @@ class Daemon:
             sources=recorder.sources.report(),
             standing=recorder.sources.standing,
             pid=os.getpid(),
+            unserved=tuple(filter(None, (self._endpoint.trouble, self._textfile.trouble))),
         )
 
     async def _begin(self, settings: Settings, assembly: Assembly) -> None:

@@ -118,6 +118,7 @@ async def daemon(run: Path) -> DaemonReport:
         standing=None if standing is None else Standing(standing["scheduling"], standing["reason"]),
         pid=report.get("pid"),
         paused=report.get("paused", {}),
+        unserved=tuple(report.get("unserved", ())),
     )
 
 

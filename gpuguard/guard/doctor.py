@@ -43,6 +43,7 @@ async def examine(settings: Settings, fault: Optional[ConfigError]) -> Examinati
         trouble=trouble,
         sources=None if report is None or not report.sources else report.sources,
         standing=None if report is None else report.standing,
+        unserved=() if report is None else report.unserved,
         budgets=() if report is None else await asyncio.to_thread(_budgets, settings, report.pid),
         links=await asyncio.to_thread(_links, guardian.settings),
         fault=None if fault is None else str(fault),

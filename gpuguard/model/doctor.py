@@ -64,6 +64,7 @@ class Links:
 class Examination:
     """All that was found out. What is None could not be, or nobody was there to tell.
 
+    `unserved` says where the daemon's metrics cannot be had, and why.
     `trouble` says why there is no `node`. `budgets` are the files that hold no real-time budget for the sentinel, the
     outermost first. `fault` is what is wrong with the configuration file; `without_effect` are settings that do
     nothing, each with where. `root`: the command may see everything.
@@ -74,6 +75,7 @@ class Examination:
     trouble: Optional[str] = None
     sources: Optional[tuple[SourceReport, ...]] = None
     standing: Optional[Standing] = None
+    unserved: tuple[str, ...] = ()
     budgets: tuple[str, ...] = ()
     links: Optional[Links] = None
     fault: Optional[str] = None
@@ -145,6 +147,8 @@ def _about_the_daemon(seen: Examination) -> Iterator[Finding]:
         if not source.up:
             down = f"the event source {source.name} is down: {source.reason or 'it does not say why'}"
             yield Finding(Gravity.ADVICE, down, _about_source(source.name))
+    for trouble in seen.unserved:
+        yield Finding(Gravity.ADVICE, trouble, "Prometheus takes that for a node that nobody guards: see [metrics].")
     # On cgroup v2 nothing is given back at the write.
     if seen.standing is not None and seen.standing.scheduling != "rr" and seen.node and seen.node.cgroup == "v1":
         slower = (

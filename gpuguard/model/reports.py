@@ -86,7 +86,8 @@ class DaemonReport:
 
     `trouble` says what it was told to take for its settings and did not; `standing` is how the sentinel runs, None
     where there is none. `pid` is as the daemon itself sees it. `paused` are the control groups that are not repaired
-    for now, since that was in vain, and until when, in seconds since the epoch.
+    for now, since that was in vain, and until when, in seconds since the epoch. `unserved` says where its metrics
+    cannot be had, and why.
     """
 
     version: str
@@ -97,3 +98,4 @@ class DaemonReport:
     standing: Optional[Standing] = None
     pid: Optional[int] = None
     paused: Mapping[str, float] = field(default_factory=dict)
+    unserved: tuple[str, ...] = ()

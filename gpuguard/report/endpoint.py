@@ -27,6 +27,8 @@ class Endpoint:
         self._settings: Optional[Metrics] = None
         self._server: Optional[Server] = None
         self._opening: Optional[asyncio.Task[None]] = None
+        self.trouble: Optional[str] = None
+        """What to tell while there is none although one is wanted."""
 
     def same(self, settings: Metrics) -> bool:
         """Whether these settings want the endpoint that there is."""
@@ -61,16 +63,17 @@ class Endpoint:
             await asyncio.gather(self._opening, return_exceptions=True)
         if self._server is not None:
             await self._server.stop()
-        self._settings = self._server = self._opening = None
+        self._settings = self._server = self._opening = self.trouble = None
 
     async def _open(self, server: Server) -> None:
         """Open it. One that cannot be had (an address in use) does not end the guard."""
-        told = None
         while (reason := await _start(server)) is not None:
-            if reason != told:
+            trouble = f"no metrics endpoint: {reason}"
+            if trouble != self.trouble:
                 emit(self._log, KINDS.endpoint_failed, reason=reason)
-            told = reason
+            self.trouble = trouble
             await asyncio.sleep(_RETRY)
+        self.trouble = None
 
 
 async def _start(server: Server) -> Optional[str]:

@@ -28,23 +28,28 @@ class Textfile:
         self._write = write
         self._path: Optional[Path] = None
         self._written = False
-        self._complaint: Optional[str] = None
+        self._trouble: Optional[str] = None
         self._writing: Optional[asyncio.Future[Optional[str]]] = None
+
+    @property
+    def trouble(self) -> Optional[str]:
+        """Why the file could not be written at the last try; None when it could."""
+        return None if self._trouble is None else f"the textfile {self._path} cannot be written: {self._trouble}"
 
     async def use(self, name: str) -> None:
         """From now on write this file, "" for none; one that was written before and has another name goes."""
         path = Path(name) if name else None
         if path != self._path:
             await self.close()
-            self._path, self._complaint = path, None
+            self._path, self._trouble = path, None
 
     async def run(self) -> None:
         """Write until cancelled. A file that cannot be written is told once for each reason."""
         while self._path is not None:
             reason = await self._refresh(self._path)
-            if reason is not None and reason != self._complaint:
+            if reason is not None and reason != self._trouble:
                 emit(self._log, KINDS.textfile_failed, path=str(self._path), reason=reason)
-            self._complaint = reason
+            self._trouble = reason
             await asyncio.sleep(_INTERVAL)
         await asyncio.Event().wait()
 

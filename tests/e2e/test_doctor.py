@@ -79,3 +79,10 @@ def test_without_a_bus(launch: Launch, without_bus: Callable[[], None]) -> None:
     code, told = ask(guard)
     assert code == 2
     assert "systemd does not answer" in told["findings"][0]["text"]
+
+
+def test_metrics_that_cannot_be_had(launch: Launch) -> None:
+    """Whoever asks Prometheus takes the node for unguarded: the daemon tells where they are missing, and why."""
+    guard = launch(metrics={"listen": "unix:/run/nowhere/metrics.sock"})
+    guard.spawn()
+    until(lambda: any("no metrics endpoint" in one["text"] for one in ask(guard)[1]["findings"]), 30, "the finding")

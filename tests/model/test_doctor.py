@@ -76,6 +76,7 @@ def test_containers(state: State, gravity: Gravity) -> None:
             "the event source sentinel is down: it does not say why",
             "journalctl -t gpuguard",
         ),
+        ({"unserved": ("no metrics endpoint: in use",)}, Gravity.ADVICE, "no metrics endpoint: in use", "[metrics]"),
         ({"standing": NICE}, Gravity.ADVICE, "no real-time class: Operation not permitted", "RestrictRealtime"),
     ],
 )

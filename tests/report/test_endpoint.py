@@ -91,8 +91,10 @@ async def test_an_address_in_use_is_told_once_and_tried_again(
     await until(lambda: bool(subject.log))
     await asyncio.sleep(0.1)
     assert subject.kinds() == ["endpoint_failed"]
+    assert str(path) in (subject.endpoint.trouble or "")
     path.parent.mkdir()
     await until(path.exists)
+    await until(lambda: subject.endpoint.trouble is None)
     assert b"metric 1" in await ask(path)
     assert not waiting.done()
     waiting.cancel()

@@ -9,6 +9,9 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+import pytest
+
+from gpuguard.report import textfile as module
 from gpuguard.report.textfile import Textfile
 from tests.guard.log import capturing_log
 from tests.report.support import until
@@ -55,6 +58,19 @@ async def test_it_goes_with_its_writer(tmp_path: Path) -> None:
     await subject.textfile.close()
     assert not path.exists()
     assert subject.log == []
+
+
+async def test_one_that_cannot_be_written_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once, and for as long as it lasts to whoever asks."""
+    monkeypatch.setattr(module, "_INTERVAL", 0.02)
+    subject, path = Subject(), tmp_path / "nowhere" / "gpuguard.prom"
+    await subject.textfile.use(str(path))
+    async with subject.running():
+        await until(lambda: subject.counted > 2)
+        assert [entry["kind"] for entry in subject.log] == ["textfile_failed"]
+        assert str(path) in (subject.textfile.trouble or "")
+        path.parent.mkdir()
+        await until(lambda: subject.textfile.trouble is None)
 
 
 async def test_a_changed_setting_takes_the_old_one_away(tmp_path: Path) -> None:
