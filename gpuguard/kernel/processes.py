@@ -137,12 +137,15 @@ class Processes:
     def _read(self, pid: int, directory: int) -> Optional[Process]:
         exe = self._link("exe", directory)  # first: it is what a process that ends takes along
         namespaces = tuple(self._link(name, directory) for name in _NAMESPACES)
+        # A group may be of any depth: one that is cut, or too long for the kernel (ENAMETOOLONG), may be a container's.
+        group = self._bytes("cgroup", directory)
+        told = 0 < len(group) < _TEXT
         found = Process(
             pid,
             self._name(directory),
             exe=exe,
-            control_group=_control_group(self._bytes("cgroup", directory)),
-            native="" not in self._own and namespaces == self._own,
+            control_group=_control_group(group) if told else "",
+            native=told and "" not in self._own and namespaces == self._own,
         )
         # Reading a command line reads the process's own memory, and waits when that is made to fault (userfaultfd(2),
         # FUSE): neither a container nor a user is given such a hold on gpuguard.

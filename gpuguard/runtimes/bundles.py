@@ -65,10 +65,15 @@ class Bundles:
         if container.runtime == NSPAWN or not places.usable_id(container.id):
             return None
         trouble: Union[RuntimeFileError, SpecError, None] = None
-        for look in self._candidates(container.id):
+        candidates = self._candidates(container.id)
+        while True:
             try:
+                # Where a directory is not believed this fails itself, and is at its end then.
+                look = next(candidates, None)
+                if look is None:
+                    break
                 return self._believed(look(), control_group)
-            except RuntimeFileAbsentError:  # noqa: PERF203 -- each place may fail by itself
+            except RuntimeFileAbsentError:
                 pass
             except (RuntimeFileError, SpecError) as error:
                 # What the container's user may have seen to says more than what he has no part in.

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Optional
 
-from gpuguard.errors import RuntimeFileError, RuntimeFileUnreadableError
+from gpuguard.errors import RuntimeFileError
 from gpuguard.model.membership import Membership, memberships
 from gpuguard.model.pathname import within
 
@@ -61,8 +61,8 @@ class FirstProcesses:
             return path.read_bytes().decode("utf-8", "replace")
         except (FileNotFoundError, ProcessLookupError):
             return None
-        except OSError as error:
-            raise RuntimeFileUnreadableError(f"{path}: cannot be read: {error.strerror}") from error
+        except OSError as error:  # ENAMETOOLONG is the process's own doing: it may be in a group of any depth
+            raise RuntimeFileError(f"{path}: cannot be read: {error.strerror}") from error
 
 
 def seconds_since_epoch(ticks: int) -> float:

@@ -87,7 +87,7 @@ def stat(name: str, parent: int, started: int) -> str:
 
 
 def imitation(
-    proc: Path, pid: int, *, comm: str = "x", parent: int = 1, started: int = 10, cgroup: str = ""
+    proc: Path, pid: int, *, comm: str = "x", parent: int = 1, started: int = 10, cgroup: str = "0::/x.service\n"
 ) -> Processes:
     """Put a process into an imitation of /proc, as no real one can be made to look."""
     texts = {"comm": f"{comm}\n", "stat": stat(comm, parent, started), "cgroup": cgroup, "cmdline": ""}
@@ -230,6 +230,14 @@ class TestRead:
         found = look.read(7)
         assert found is not None
         assert (found.name, found.exe, found.native, found.role) == ("x", "", False, Role.UNKNOWN)
+
+    @pytest.mark.invariant(1)
+    @pytest.mark.parametrize("group", ["", "0::/" + "x" * 250 + "/x" * 2000 + "\n"])
+    def test_a_control_group_of_any_depth(self, tmp_path: Path, group: str) -> None:
+        """Whose group is cut, or cannot be told (ENAMETOOLONG), is no program of the host for certain."""
+        found = imitation(tmp_path, 7, cgroup=group).read(7)
+        assert found is not None
+        assert (found.control_group, found.native, found.role) == ("", False, Role.UNKNOWN)
 
     def test_own_namespaces_that_may_not_be_read(self, tmp_path: Path) -> None:
         """Who cannot tell its own namespaces shares them with nobody."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import time
@@ -10,7 +11,7 @@ from typing import Any, Optional
 
 import pytest
 
-from gpuguard.errors import GpuguardError, RuntimeFileError, RuntimeFileUnreadableError, SpecError
+from gpuguard.errors import GpuguardError, RuntimeFileError, RuntimeFileUnreadableError, RuntimeRunError, SpecError
 from gpuguard.model.rule import Rule
 from gpuguard.model.runtime_record import Bundle
 from gpuguard.model.scope_name import ContainerScope
@@ -321,5 +322,28 @@ class TestWhoMayBeTheReason:
         running.write(f"{TASKS}/{ID}/config.json", "x" * ((1 << 22) + 1))
         running.write(f"/run/runc/{ID}/state.json", state(f"{TASKS}/{ID}")).chmod(0o666)
         with pytest.raises(RuntimeFileError, match="it has more than") as raised:
+            find(running)
+        assert not isinstance(raised.value, RuntimeFileUnreadableError)
+
+    def test_its_user_where_another_place_is_not_believed(self, running: Tree) -> None:
+        """A first process that has left its group tells more than a directory that others may write."""
+        running.process(PID, ["/elsewhere"], now())
+        running.write("/srv/b/config.json", config())
+        running.write(f"/run/runc/{ID}/state.json", state("/srv/b"))
+        running.path("/run/docker").chmod(0o777)
+        with pytest.raises(RuntimeRunError):
+            find(running)
+
+    def test_its_user_by_a_group_of_any_depth(self, running: Tree, monkeypatch: pytest.MonkeyPatch) -> None:
+        """proc(5) names none whose path is longer than a page: ENAMETOOLONG, on cgroup v1 without a limit of depth."""
+        read = Path.read_bytes
+
+        def refuse(path: Path) -> bytes:
+            if path.name == "cgroup":
+                raise OSError(errno.ENAMETOOLONG, "File name too long")
+            return read(path)
+
+        monkeypatch.setattr(Path, "read_bytes", refuse)
+        with pytest.raises(RuntimeFileError, match="File name too long") as raised:
             find(running)
         assert not isinstance(raised.value, RuntimeFileUnreadableError)
