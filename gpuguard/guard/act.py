@@ -12,6 +12,9 @@ from gpuguard.guard.scope import Scope
 from gpuguard.model.process import Role
 from gpuguard.model.rule import Rule
 
+# Seconds in which files that came late are waited for.
+_FILES_COME = 60.0
+
 
 async def ask_systemd(parts: Parts, scope: Scope) -> None:
     """Ask systemd what it would write."""
@@ -37,7 +40,7 @@ async def write(parts: Parts, policy: Policy, scope: Scope) -> bool:
 
 async def declare(parts: Parts, policy: Policy, scope: Scope) -> bool:
     """Declare, and ask systemd what it has now: the same is not tried again in vain while that does not change."""
-    if not scope.plan.declare or not _may_act(parts, policy, scope):
+    if not scope.plan.declare or _files_come(scope) or not _may_act(parts, policy, scope):
         return False
     # What follows a write is a part of the same repair.
     if not (_first_after_a_reload(parts, scope) or scope.deeds):
@@ -53,6 +56,11 @@ async def declare(parts: Parts, policy: Policy, scope: Scope) -> bool:
     in_vain = deed.answered and (deed.refused or not _forgotten(scope))
     scope.futile = scope.view.declared if in_vain and scope.view is not None else None
     return True
+
+
+def _files_come(scope: Scope) -> bool:
+    """Whether files that came late tell soon what may be declared along with what is at risk; a loss waits for none."""
+    return scope.late and not scope.plan.lost and time.monotonic() - scope.known_since < _FILES_COME
 
 
 def _curable(scope: Scope) -> frozenset[Rule]:

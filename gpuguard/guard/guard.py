@@ -265,7 +265,8 @@ class Guard:
         known = seen.effective is not None and seen.declared is not None
         if known and not (verdict.at_risk or verdict.lost):
             scope.futile = None
-        if seen.effective is not None and not verdict.lost:
+        # The own list of a container in another group says nothing of it.
+        if seen.effective is not None and seen.elsewhere is None and not verdict.lost:
             self._whole(scope, seen.at)
         elif scope.plan.lost:
             nested.strike(self.keep, scope, frozenset(scope.plan.lost))

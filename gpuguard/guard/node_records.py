@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Optional
 
 from gpuguard.config import Paths
-from gpuguard.errors import CgroupUnreadableError, GpuguardError, RuntimeFileError, ToolkitError
+from gpuguard.errors import CgroupUnreadableError, GpuguardError, RuntimeFileError, RuntimeFileLateError, ToolkitError
 from gpuguard.guard.devices import GuardedDevices
 from gpuguard.guard.reader import Reader
 from gpuguard.guard.scope import Scope
@@ -76,7 +76,7 @@ class NodeRecords:
         try:
             toolkit = await self._reader.read("the toolkit's files", partial(self._toolkits.of, request))
         except (ToolkitError, RuntimeFileError) as error:
-            return Requested(doubts=(str(error),))
+            return _untold(error)
         asked = honoured(request, bundle.spec, toolkit, bundle.since)
         if isinstance(asked, str):
             return Requested(doubts=(asked,)) if isinstance(asked, Untold) else Requested(refusal=asked)
@@ -85,7 +85,7 @@ class NodeRecords:
             given = partial(self._given, asked, bundle, inventory, control_group)
             return await self._reader.read("the container's mounts", given)
         except (CgroupUnreadableError, RuntimeFileError) as error:
-            return Requested(doubts=(str(error),))
+            return _untold(error)
 
     def _given(self, asked: Honoured, bundle: Bundle, inventory: GpuInventory, control_group: str) -> Requested:
         found = translate(asked, inventory, bundle.since)
@@ -115,3 +115,8 @@ class NodeRecords:
                 self._inventory = await self._reader.read("NVIDIA's driver", read)
                 self._generation, self._read_at = generation, began
             return self._inventory
+
+
+def _untold(error: GpuguardError) -> Requested:
+    """Say that nothing can be told of a request, and why."""
+    return Requested(doubts=(str(error),), late=isinstance(error, RuntimeFileLateError))

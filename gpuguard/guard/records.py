@@ -38,7 +38,8 @@ def due(parts: Parts, scope: Scope) -> bool:
     if scope.premature or (scope.vacant and not _vacant(parts, scope)):
         return True
     # A container of which there are no files has no trouble.
-    if scope.record.trouble is not None and now - scope.consulted >= (_PATIENCE if scope.late else _LATER):
+    again = _PATIENCE if scope.late or scope.record.late else _LATER
+    if (scope.record.trouble is not None or scope.record.late) and now - scope.consulted >= again:
         return True
     if scope.record.path is None:
         # Some files are written when the control group is there already: looked for after 1, 2, 4, ... seconds.
@@ -126,4 +127,4 @@ def _as_before(known: RuntimeRecord, error: GpuguardError) -> RuntimeRecord:
         outside = known.trusted is not False and isinstance(error, RuntimeFileUnreadableError)
         return RuntimeRecord(trusted=None if outside else False, trouble=str(error))
     grants = tuple(grant for grant in known.grants if grant.source is not Source.REQUEST)
-    return replace(known, grants=grants, trouble=str(error))
+    return replace(known, grants=grants, trouble=str(error), late=False)

@@ -24,7 +24,8 @@ class Requested:
     """What came of the request to NVIDIA's hook that a specification holds.
 
     `rules` were given for certain, `possible` is all that may have been; `why` says by which request and what honours
-    it; `doubts` what of it cannot be told. `refusal` says why nothing was given.
+    it; `doubts` what of it cannot be told. `refusal` says why nothing was given. `late`: what would tell was not read
+    in time.
     """
 
     rules: frozenset[Rule] = frozenset()
@@ -32,6 +33,7 @@ class Requested:
     why: str = ""
     doubts: tuple[str, ...] = ()
     refusal: Optional[str] = None
+    late: bool = False
 
 
 def derive(
@@ -59,6 +61,7 @@ def derive(
         asked=asked,
         doubts=requested.doubts,
         refusal=requested.refusal,
+        late=requested.late,
         elsewhere=bundle.elsewhere,
         pid=bundle.pid,
     )

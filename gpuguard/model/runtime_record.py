@@ -75,7 +75,8 @@ class RuntimeRecord:
     (no CAP_SYS_ADMIN), so that what is in force was given from outside; None: cannot be told. `asked`: NVIDIA's hook is
     in its specification. `doubts` say what it may have been given for that, which cannot be told; `refusal` why it was
     given nothing for it. `elsewhere` is the control group whose device rules count for it, where those of its own do
-    not. `trouble` says why nothing can be told. `pid` is that of the first process.
+    not. `trouble` says why nothing can be told. `pid` is that of the first process. `late`: what would tell of
+    the request was not read in time.
     """
 
     runtime: str = ""
@@ -92,6 +93,7 @@ class RuntimeRecord:
     elsewhere: Optional[str] = None
     trouble: Optional[str] = None
     pid: Optional[int] = None
+    late: bool = False
 
     @property
     def rules(self) -> frozenset[Rule]:

@@ -6,14 +6,14 @@ import asyncio
 import json
 import os
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from gpuguard.config import Devices, Paths
-from gpuguard.errors import CgroupUnreadableError, RuntimeFileError
+from gpuguard.errors import CgroupUnreadableError, RuntimeFileError, RuntimeFileLateError
 from gpuguard.guard import node_records
 from gpuguard.guard.devices import GuardedDevices
 from gpuguard.guard.node_records import NodeRecords
@@ -170,6 +170,22 @@ class TestRequest:
         record = await host.records.read(scope())
         assert [(str(grant.rule), grant.source) for grant in record.grants] == [("c 195:1 rw", Source.SPEC)]
         assert any("/dev/nvidiactl is not there" in doubt for doubt in record.doubts)
+
+    async def test_a_driver_that_is_slow(self, host: Made, monkeypatch: pytest.MonkeyPatch) -> None:
+        """What did not come in time is asked for again soon; nothing is held against the container."""
+        await asyncio.sleep(0.02)
+        host.run(env="0", hooks={"prestart": [HOOK]})
+        read = host.records._reader.read
+
+        async def slow(what: str, job: Callable[[], Any]) -> object:
+            if what == "NVIDIA's driver":
+                raise RuntimeFileLateError("NVIDIA's driver: no answer in 5 s")
+            return await read(what, job)
+
+        monkeypatch.setattr(host.records._reader, "read", slow)
+        record = await host.records.read(scope())
+        assert (record.late, record.trusted, record.trouble) == (True, True, None)
+        assert record.doubts == ("NVIDIA's driver: no answer in 5 s",)
 
     async def test_a_host_that_tells_nothing(self, host: Made) -> None:
         """Without /proc/devices the request cannot be put in numbers."""

@@ -10,23 +10,27 @@ from typing import Optional
 import pytest
 
 from gpuguard.errors import RuntimeFileError, RuntimeFileLateError, RuntimeFileUnreadableError, RuntimeRunError
-from gpuguard.guard import records, verbs
+from gpuguard.guard import act, records, verbs
 from gpuguard.guard.mend import Target
-from gpuguard.guard.scope import Scope
+from gpuguard.guard.scope import Outage, Scope
 from gpuguard.model.backoff import Backoff
+from gpuguard.model.cause import Cause
 from gpuguard.model.grant import Grant, Source
 from gpuguard.model.majors import DeviceNumber, Majors
-from gpuguard.model.rule import Rule
+from gpuguard.model.plan import Plan
+from gpuguard.model.rule import Access, Rule
 from gpuguard.model.ruleset import RuleSet
 from gpuguard.model.runtime_record import Identity, RuntimeRecord
 from gpuguard.model.scope_name import ContainerScope
 from gpuguard.model.state import State
+from gpuguard.model.unit import DeviceAllow
 from tests.guard.conftest import Station
 from tests.guard.post import NEVER, Post
 from tests.lab.sim.node import SimNode
 from tests.lab.sim.scope import SimScope
 
 GPU0, GPU1 = "c 195:0 rw", "c 195:1 rw"
+ENTRY = DeviceAllow("/dev/char/195:0", Access.READ | Access.WRITE)
 
 
 class Said:
@@ -273,6 +277,10 @@ class TestAgain:
         assert records.due(parts, known)
         known.record = RuntimeRecord(path=path)
         assert not records.due(parts, known)
+        known.consulted = time.monotonic() - 20.0
+        for late, due in ((False, False), (True, True)):  # of the request alone
+            known.record = RuntimeRecord(path=path, late=late)
+            assert records.due(parts, known) is due
 
     async def test_soon_where_they_came_too_late(self, sim: SimNode, station: Station) -> None:
         """An ordinary container is not believed meanwhile; the reader refuses at once for as long as it hangs."""
@@ -347,6 +355,37 @@ async def test_in_another_group_of_the_v1_hierarchy(
     assert (said.asked, found.record.elsewhere) == (1, "/a.slice" if writable else None)
     found.consulted -= 3600
     assert records.due(post.guard.parts, found) is writable
+
+
+async def test_what_came_late_is_waited_for_before_anything_is_declared(sim: SimNode, station: Station) -> None:
+    """It tells what may be declared along; what is lost is given back at once all the same."""
+    scope = sim.scope(hook_rules=[GPU0])
+    post = await station(sim, {"guard": {"poll_interval": NEVER}})
+    await post.becomes(scope, State.PROTECTED)
+    await post.quiet()
+    found = post.of(scope)
+    found.deeds, found.plan = [], Plan(declare=(ENTRY,))
+    found.late, found.known_since = True, time.monotonic()
+    assert not await act.declare(post.guard.parts, post.guard.policy, found)
+    assert found.deeds == []
+    found.known_since -= 120.0
+    assert await act.declare(post.guard.parts, post.guard.policy, found)
+    assert found.deeds == [f"declare {ENTRY}"]
+
+
+@pytest.mark.invariant(4)
+async def test_in_another_group_nothing_is_told_as_repaired(sim: SimNode, station: Station) -> None:
+    """Its own list says nothing of it: an outage that was noted is not over by that."""
+    scope = sim.scope(hook_rules=[GPU0])
+    post = await station(sim, {"guard": {"poll_interval": NEVER}})
+    await post.becomes(scope, State.PROTECTED)
+    await post.quiet()
+    found = post.of(scope)
+    found.outage = Outage(None, frozenset({Rule.parse(GPU0)}), Cause())
+    found.record = replace(found.record, elsewhere="/a.slice")
+    post.assembly.watch.want(scope.group, fresh=True)
+    await post.assembly.watch.idle()
+    assert (found.state, post.events("repaired")) == (State.OPAQUE, [])
 
 
 async def _late(_: Scope) -> RuntimeRecord:
