@@ -10,8 +10,9 @@ from structlog.typing import FilteringBoundLogger
 
 from gpuguard.report.kinds import KINDS, emit
 
-# A trouble that was not met for so long, in seconds, is news when it comes back.
-_OVER = 300.0
+# A trouble that was not met for so long, in seconds, is news when it comes back: longer than it takes until a file that
+# is not believed is read again (records.py).
+_OVER = 900.0
 _MOST = 1024
 _MAX_TEXT = 1024
 # Containers in that time of whose files it is told that they are not believed: on some nodes none are.
@@ -65,4 +66,5 @@ class TroubleRecorder:
 
 
 def _unit(control_group: str) -> str:
-    return PurePosixPath(control_group).name or control_group
+    group = control_group.removesuffix("/*") or "/"
+    return PurePosixPath(group).name or group

@@ -41,10 +41,17 @@ def test_a_trouble_that_comes_back_is_told_again(told: Told, monkeypatch: pytest
     """One that lasts is told once, however long; one that was gone for minutes is news."""
     now = 1000.0
     monkeypatch.setattr(record_trouble, "time", SimpleNamespace(monotonic=lambda: now))
-    for pause in (0.0, 250.0, 250.0, 250.0, 3600.0, 5.0):
+    for pause in (0.0, 250.0, 310.0, 310.0, 3600.0, 5.0):
         now += pause
         told.troubles.met("/a", GpuguardError("x"))
     assert told.kinds() == ["trouble", "trouble"]
+
+
+def test_what_it_was_about(told: Told) -> None:
+    """All that is below a control group, or below the root, has that one's name."""
+    for group in ("/a.slice/b.scope", "/a.slice/b.scope/*", "/*", "/"):
+        told.troubles.met(group, GpuguardError(f"x of {group}"))
+    assert [entry["scope"] for entry in told.log] == ["b.scope", "b.scope", "/", "/"]
 
 
 @pytest.mark.invariant(10)
