@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Callable
+from concurrent.futures import Future
+from functools import partial
 from pathlib import Path
-from typing import Optional
+from typing import Optional, TypeVar
 
 from structlog.typing import FilteringBoundLogger
 
@@ -14,6 +17,8 @@ from gpuguard.report.kinds import KINDS, emit
 _INTERVAL = 5.0
 # A disk that does not answer must not keep the daemon from its end.
 _PATIENCE = 5.0
+
+_Done = TypeVar("_Done")
 
 
 class Textfile:
@@ -60,7 +65,7 @@ class Textfile:
         if self._path is not None and self._written:
             self._written = False
             try:
-                await asyncio.wait_for(asyncio.to_thread(self._path.unlink, missing_ok=True), _PATIENCE)
+                await asyncio.wait_for(_in_thread(partial(self._path.unlink, missing_ok=True)), _PATIENCE)
             except (OSError, asyncio.TimeoutError) as error:
                 reason = getattr(error, "strerror", None) or "the disk does not answer"
                 emit(self._log, KINDS.trouble, reason=f"the textfile {self._path} cannot be removed: {reason}")
@@ -68,13 +73,30 @@ class Textfile:
     async def _refresh(self, path: Path) -> Optional[str]:
         """Write the file; say why it cannot be."""
         self._count()
-        self._writing = asyncio.ensure_future(asyncio.to_thread(self._attempt, path))
+        self._writing = _in_thread(partial(self._attempt, path))
         return await asyncio.shield(self._writing)
 
     def _attempt(self, path: Path) -> Optional[str]:
         try:
             self._write(path)
+            if path != self._path:  # it took so long that nobody wants it any more
+                path.unlink(missing_ok=True)
         except OSError as error:
             return error.strerror or str(error)
-        self._written = True
+        self._written = self._written or path == self._path
         return None
+
+
+def _in_thread(work: Callable[[], _Done]) -> asyncio.Future[_Done]:
+    """Have it done in a thread that nobody waits for at the end of the process, as for those of asyncio.to_thread()."""
+    done: Future[_Done] = Future()
+
+    def run() -> None:
+        if done.set_running_or_notify_cancel():
+            try:
+                done.set_result(work())
+            except BaseException as error:  # noqa: BLE001 - it is for whoever waits
+                done.set_exception(error)
+
+    threading.Thread(target=run, name="textfile", daemon=True).start()
+    return asyncio.wrap_future(done)

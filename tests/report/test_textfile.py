@@ -101,6 +101,42 @@ async def test_a_write_that_is_not_done_yet(tmp_path: Path) -> None:
     assert not path.exists()
 
 
+async def test_one_that_comes_when_nobody_wants_it_any_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A disk that was away does not bring old figures back."""
+    monkeypatch.setattr(module, "_PATIENCE", 0.02)
+    subject, old, new = Subject(), tmp_path / "old.prom", tmp_path / "new.prom"
+    subject.gate.clear()
+    await subject.textfile.use(str(old))
+    async with subject.running():
+        await until(subject.at_work.is_set)
+    writing = subject.textfile._writing
+    assert writing is not None
+    await subject.textfile.use(str(new))
+    subject.gate.set()
+    await asyncio.wait_for(writing, 20)
+    assert not old.exists()
+    await subject.textfile.close()
+    assert subject.log == []
+
+
+@pytest.mark.invariant(10)
+def test_a_disk_that_hangs_hinders_no_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The process is not kept by a thread that waits for it."""
+    monkeypatch.setattr(module, "_PATIENCE", 0.02)
+    subject, path = Subject(), tmp_path / "gpuguard.prom"
+    subject.gate.clear()
+
+    async def live() -> None:
+        await subject.textfile.use(str(path))
+        async with subject.running():
+            await until(subject.at_work.is_set)
+        await subject.textfile.close()
+
+    asyncio.run(live())
+    assert not path.exists()  # nobody has waited until it was there
+    subject.gate.set()
+
+
 async def test_somebody_elses_file_is_left(tmp_path: Path) -> None:
     """Only what was written is removed."""
     subject, path = Subject(), tmp_path / "other.prom"
