@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 import shlex
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from gpuguard.errors import ProgramGoneError
 from gpuguard.kernel import bpf
+from gpuguard.kernel.bpf import DeviceProgram
 from gpuguard.model.accepted import accepted_code
 from gpuguard.model.rule import Rule
 from gpuguard.model.ruleset import RuleSet
@@ -24,20 +25,10 @@ def rules(cgroup: Path) -> frozenset[str]:
     """Return the rules in force for a container: the kernel's list, or what all its programs accept."""
     if (cgroup / "devices.list").exists():
         return frozenset((cgroup / "devices.list").read_text().splitlines())
-    for _ in range(_TRIES):
-        try:
-            found = _accepted(programs(cgroup, effective=True))
-        except ProgramGoneError:  # replaced meanwhile
-            continue
-        return frozenset(map(str, found)) if not found.unrestricted else frozenset(["a *:* rwm"])
-    raise LabError(f"the programs of {cgroup} change faster than they can be read")
-
-
-def _accepted(numbers: Sequence[int]) -> RuleSet:
     found = RuleSet(unrestricted=True)
-    for number in numbers:
-        found = found.intersection(accepted_code(bpf.program(number).code))
-    return found
+    for program in read_programs(cgroup, effective=True):
+        found = found.intersection(accepted_code(program.code))
+    return frozenset(map(str, found)) if not found.unrestricted else frozenset(["a *:* rwm"])
 
 
 def has(cgroup: Path, device: Device, access: str = "rw") -> bool:
@@ -52,6 +43,14 @@ def programs(cgroup: Path, *, effective: bool = False) -> tuple[int, ...]:
         return bpf.query(directory, effective=effective)
     finally:
         os.close(directory)
+
+
+def read_programs(cgroup: Path, *, effective: bool = False) -> list[DeviceProgram]:
+    """Return the same programs as they are. Raises LabError where they change faster than they can be read."""
+    for _ in range(_TRIES):
+        with suppress(ProgramGoneError):  # replaced meanwhile
+            return [bpf.program(number) for number in programs(cgroup, effective=effective)]
+    raise LabError(f"the programs of {cgroup} change faster than they can be read")
 
 
 def take_away(node: Node, scope: str, device: Device) -> None:

@@ -11,7 +11,6 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 
-from gpuguard.kernel import bpf
 from tests.e2e import gate
 from tests.lab.node import Node
 from tests.lab.poll import until
@@ -161,7 +160,7 @@ class BusWitness(AbstractContextManager["BusWitness"]):
 
 
 def _programs(cgroup: Path) -> frozenset[Attachment]:
-    programs = map(bpf.program, gate.programs(cgroup))
+    programs = gate.read_programs(cgroup)
     return frozenset(Attachment(cgroup.name, program.id, program.name == "sd_devices") for program in programs)
 
 
