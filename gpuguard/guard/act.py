@@ -60,7 +60,8 @@ async def declare(parts: Parts, policy: Policy, scope: Scope) -> bool:
 
 def _files_come(scope: Scope) -> bool:
     """Whether files that came late tell soon what may be declared along with what is at risk; a loss waits for none."""
-    return scope.late and not scope.plan.lost and time.monotonic() - scope.known_since < _FILES_COME
+    late = scope.record.late and scope.record.trouble is not None
+    return late and not scope.plan.lost and time.monotonic() - scope.known_since < _FILES_COME
 
 
 def _curable(scope: Scope) -> frozenset[Rule]:

@@ -38,7 +38,7 @@ def due(parts: Parts, scope: Scope) -> bool:
     if scope.premature or (scope.vacant and not _vacant(parts, scope)):
         return True
     # A container of which there are no files has no trouble.
-    again = _PATIENCE if scope.late or scope.record.late else _LATER
+    again = _PATIENCE if scope.record.late else _LATER
     if (scope.record.trouble is not None or scope.record.late) and now - scope.consulted >= again:
         return True
     if scope.record.path is None:
@@ -72,13 +72,12 @@ async def _read(parts: Parts, policy: Policy, scope: Scope) -> None:
     scope.generation, scope.consulted = parts.guarded.generation, time.monotonic()
     # Before the container is looked at: what the hook mounted until then is seen.
     at_work, vacant = starting(parts, scope), _vacant(parts, scope)
-    scope.late = False
     try:
         read = await parts.records.read(scope)
         # On cgroup v2 the v1 hierarchy that may be there beside it counts for nobody.
         scope.record = read if parts.devices.writable else replace(read, elsewhere=None)
     except GpuguardError as error:
-        scope.record, scope.late = _as_before(scope.record, error), isinstance(error, RuntimeFileLateError)
+        scope.record = _as_before(scope.record, error)
         if scope.consulted - scope.known_since >= _PATIENCE:
             parts.recorder.troubles.unbelieved(scope.target.control_group, error)
     young = time.time() - scope.record.since < policy.settle
@@ -123,8 +122,9 @@ def _as_before(known: RuntimeRecord, error: GpuguardError) -> RuntimeRecord:
     the devices have changed. Where the container's user may be the reason it is not believed: a first process may have
     left its control group, a file may be too large, and reading it, or many of them, may take too long.
     """
+    late = isinstance(error, RuntimeFileLateError)
     if known.path is None:
         outside = known.trusted is not False and isinstance(error, RuntimeFileUnreadableError)
-        return RuntimeRecord(trusted=None if outside else False, trouble=str(error))
+        return RuntimeRecord(trusted=None if outside else False, trouble=str(error), late=late)
     grants = tuple(grant for grant in known.grants if grant.source is not Source.REQUEST)
-    return replace(known, grants=grants, trouble=str(error), late=False)
+    return replace(known, grants=grants, trouble=str(error), late=late)

@@ -61,7 +61,7 @@ class Scope:
     `self_given` are rules that the container itself wrote while it settled: they are not learnt. `record` is what the
     runtime's own files say of the container, read when the host's devices were at `generation`, at `consulted`;
     `early`: when NVIDIA's hook may still have been at work; `premature`: while the container started and its
-    runtime had not written it yet; `vacant`: the same while there was no process in it; `late`: not read in time.
+    runtime had not written it yet; `vacant`: the same while there was no process in it.
     `numbers` is what was reckoned of its rules' numbers last, and from what.
     `payload` is the container's own group below, as the sentinel was told; `counted_below` is when the clock last read
     all lists there.
@@ -100,7 +100,6 @@ class Scope:
     early: bool = False
     premature: bool = False
     vacant: bool = False
-    late: bool = False
 
     @property
     def effective(self) -> Optional[RuleSet]:

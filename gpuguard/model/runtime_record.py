@@ -76,7 +76,7 @@ class RuntimeRecord:
     in its specification. `doubts` say what it may have been given for that, which cannot be told; `refusal` why it was
     given nothing for it. `elsewhere` is the control group whose device rules count for it, where those of its own do
     not. `trouble` says why nothing can be told. `pid` is that of the first process. `late`: what would tell of
-    the request was not read in time.
+    it, or of the request alone, was not read in time.
     """
 
     runtime: str = ""

@@ -292,7 +292,7 @@ class TestAgain:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(parts.records, "read", _late)
             await records._read(parts, post.guard.policy, known)
-        assert (known.late, known.record.trouble) == (True, "/config.json: no answer in 5 s")
+        assert (known.record.late, known.record.trouble) == (True, "/config.json: no answer in 5 s")
         known.vacant = known.premature = known.early = False
         known.known_since = time.monotonic() - 1000.0
         known.consulted = time.monotonic() - 10.0
@@ -300,7 +300,7 @@ class TestAgain:
         known.consulted -= 10.0
         assert records.due(parts, known)
         await records._read(parts, post.guard.policy, known)
-        assert not known.late
+        assert not known.record.late
 
 
 @pytest.mark.invariant(1)
@@ -337,15 +337,21 @@ async def test_its_driver_is_away(sim: SimNode, station: Station) -> None:
     await post.until(lambda: has(scope, GPU0), "it did not come back")
 
 
+async def at_rest(sim: SimNode, station: Station) -> tuple[Post, SimScope]:
+    """Return a guard that looks when it is told to, and a container that it has under its protection."""
+    scope = sim.scope(hook_rules=[GPU0])
+    post = await station(sim, {"guard": {"poll_interval": NEVER}})
+    await post.becomes(scope, State.PROTECTED)
+    await post.quiet()
+    return post, scope
+
+
 @pytest.mark.parametrize("writable", [True, False], ids=["v1", "v2"])
 async def test_in_another_group_of_the_v1_hierarchy(
     sim: SimNode, station: Station, monkeypatch: pytest.MonkeyPatch, writable: bool
 ) -> None:
     """On cgroup v2 that says nothing of the container, and is no reason to read its files again."""
-    scope = sim.scope(hook_rules=[GPU0])
-    post = await station(sim, {"guard": {"poll_interval": NEVER}})
-    await post.becomes(scope, State.PROTECTED)
-    await post.quiet()
+    post, scope = await at_rest(sim, station)
     monkeypatch.setattr(post.guard.parts.devices, "writable", writable)
     said = hear(post, lambda: record(GPU0, elsewhere="/a.slice"))
     found = post.of(scope)
@@ -359,13 +365,10 @@ async def test_in_another_group_of_the_v1_hierarchy(
 
 async def test_what_came_late_is_waited_for_before_anything_is_declared(sim: SimNode, station: Station) -> None:
     """It tells what may be declared along; what is lost is given back at once all the same."""
-    scope = sim.scope(hook_rules=[GPU0])
-    post = await station(sim, {"guard": {"poll_interval": NEVER}})
-    await post.becomes(scope, State.PROTECTED)
-    await post.quiet()
+    post, scope = await at_rest(sim, station)
     found = post.of(scope)
     found.deeds, found.plan = [], Plan(declare=(ENTRY,))
-    found.late, found.known_since = True, time.monotonic()
+    found.record, found.known_since = replace(found.record, late=True, trouble="no answer in 5 s"), time.monotonic()
     assert not await act.declare(post.guard.parts, post.guard.policy, found)
     assert found.deeds == []
     found.known_since -= 120.0
@@ -376,10 +379,7 @@ async def test_what_came_late_is_waited_for_before_anything_is_declared(sim: Sim
 @pytest.mark.invariant(4)
 async def test_in_another_group_nothing_is_told_as_repaired(sim: SimNode, station: Station) -> None:
     """Its own list says nothing of it: an outage that was noted is not over by that."""
-    scope = sim.scope(hook_rules=[GPU0])
-    post = await station(sim, {"guard": {"poll_interval": NEVER}})
-    await post.becomes(scope, State.PROTECTED)
-    await post.quiet()
+    post, scope = await at_rest(sim, station)
     found = post.of(scope)
     found.outage = Outage(None, frozenset({Rule.parse(GPU0)}), Cause())
     found.record = replace(found.record, elsewhere="/a.slice")
