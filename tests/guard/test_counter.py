@@ -15,6 +15,22 @@ from tests.report.support import until
 ONE, TWO = (ReleaseReport(name, name, ()) for name in ("one", "two"))
 
 
+class Slow:
+    """A desk whose repair comes to no end. Make it inside the loop."""
+
+    def __init__(self) -> None:
+        self.begun, self.ended = asyncio.Event(), asyncio.Event()
+
+    async def repair(self, _: dict[str, Any]) -> ReleaseReport:
+        """Go on until cancelled."""
+        self.begun.set()
+        try:
+            await asyncio.sleep(100)
+        finally:
+            self.ended.set()
+        return ONE
+
+
 async def test_who_asks_between_two_guards_waits_for_the_next() -> None:
     """Nobody is turned away, and each desk answers while its guard is at work."""
     counter = Counter()
@@ -53,21 +69,12 @@ async def test_what_a_desk_raises_comes_through() -> None:
 @pytest.mark.invariant(10)
 async def test_work_ends_with_its_guard() -> None:
     """A repair under way does not go on behind the next guard's back."""
-    counter, begun, ended = Counter(), asyncio.Event(), asyncio.Event()
-
-    async def repair(_: dict[str, Any]) -> ReleaseReport:
-        begun.set()
-        try:
-            await asyncio.sleep(100)
-        finally:
-            ended.set()
-        return ONE
-
-    counter.open(repair)
+    counter, desk = Counter(), Slow()
+    counter.open(desk.repair)
     asking = asyncio.ensure_future(counter.answer({}))
-    await until(begun.is_set)
+    await until(desk.begun.is_set)
     await counter.close()
-    assert ended.is_set()
+    assert desk.ended.is_set()
     with pytest.raises(GpuguardError, match="ask again"):
         await asking
 
@@ -94,21 +101,12 @@ async def test_who_was_not_heard_yet_is_heard_by_the_next() -> None:
 
 async def test_who_goes_away_takes_his_request_along() -> None:
     """What nobody waits for any more is not done, and hinders no end."""
-    counter, begun, ended = Counter(), asyncio.Event(), asyncio.Event()
-
-    async def repair(_: dict[str, Any]) -> ReleaseReport:
-        begun.set()
-        try:
-            await asyncio.sleep(100)
-        finally:
-            ended.set()
-        return ONE
-
-    counter.open(repair)
+    counter, desk = Counter(), Slow()
+    counter.open(desk.repair)
     asking = asyncio.ensure_future(counter.answer({}))
-    await until(begun.is_set)
+    await until(desk.begun.is_set)
     asking.cancel()
     with pytest.raises(asyncio.CancelledError):
         await asking
-    await until(ended.is_set)
+    await until(desk.ended.is_set)
     await asyncio.wait_for(counter.close(), 20)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import time
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -29,6 +30,15 @@ from tests.lab.sim.node import SimNode
 UVM = "c 511:1 rw"
 
 
+def refusing(error: GpuguardError) -> Callable[[], RuntimeRecord]:
+    """Return what answers with an error."""
+
+    def refuse() -> RuntimeRecord:
+        raise error
+
+    return refuse
+
+
 @pytest.mark.invariant(1)
 async def test_numbers_that_have_moved_are_noticed_without_files(sim: SimNode, station: Station) -> None:
     """Also of a container of which no file tells: what the sentinel would give back is another driver's."""
@@ -50,16 +60,12 @@ async def test_numbers_that_have_moved_are_noticed_without_files(sim: SimNode, s
 @pytest.mark.invariant(1)
 async def test_trust_does_not_come_with_unreadable_files(sim: SimNode, station: Station) -> None:
     """A container that may write its own list may so when its files cannot be read any more."""
-
-    def refuse() -> RuntimeRecord:
-        raise RuntimeFileError("/config.json: no answer in 5 s")
-
     post = await station(sim)
     said = hear(post, lambda: record(trusted=False, identity=Identity("trainer")))
     scope = sim.scope()
     await post.until(lambda: said.asked and scope.group in post.guard.scopes, "nobody was asked")
     await post.assembly.watch.idle()
-    said.answer = refuse
+    said.answer = refusing(RuntimeFileError("/config.json: no answer in 5 s"))
     post.guard.parts.guarded.generation += 1
     await post.until(lambda: said.asked > 1, "nobody was asked again")
     await post.assembly.watch.idle()
@@ -126,12 +132,8 @@ async def test_files_that_nobody_believes_are_not_told_for_each_container(sim: S
 @pytest.mark.invariant(1)
 async def test_one_that_has_left_is_not_trusted(sim: SimNode, station: Station) -> None:
     """A container that moves its first process makes its files say nothing: it could write its own list as well."""
-
-    def refuse() -> RuntimeRecord:
-        raise RuntimeRunError("/state.json: not believed: process 7, which it names, is not in it")
-
     post = await station(sim)
-    hear(post, refuse)
+    hear(post, refusing(RuntimeRunError("/state.json: not believed: process 7, which it names, is not in it")))
     scope = sim.scope(hook_rules=[GPU1])
     await post.becomes(scope, State.PROTECTED)
     assert (post.entitled(scope), post.kinds()) == (set(), ["excess"])
@@ -150,12 +152,8 @@ async def test_unreadable_by_its_users_doing_is_not_trusted(
     sim: SimNode, station: Station, error: GpuguardError
 ) -> None:
     """What is in its list it may have written itself."""
-
-    def refuse() -> RuntimeRecord:
-        raise error
-
     post = await station(sim)
-    hear(post, refuse)
+    hear(post, refusing(error))
     scope = sim.scope(hook_rules=[GPU1])
     await post.until(lambda: scope.group in post.guard.scopes, "not seen")
     await post.rounds(20)
@@ -164,12 +162,8 @@ async def test_unreadable_by_its_users_doing_is_not_trusted(
 
 async def test_unreadable_for_reasons_outside_is_as_without_files(sim: SimNode, station: Station) -> None:
     """No container can have seen to that, and on some nodes it is so for all of them."""
-
-    def refuse() -> RuntimeRecord:
-        raise RuntimeFileUnreadableError("/c: not believed: others than root may write it")
-
     post = await station(sim)
-    hear(post, refuse)
+    hear(post, refusing(RuntimeFileUnreadableError("/c: not believed: others than root may write it")))
     scope = sim.scope(hook_rules=[GPU1])
     await post.becomes(scope, State.PROTECTED)
     assert post.entitled(scope) == {GPU1}
@@ -177,13 +171,9 @@ async def test_unreadable_for_reasons_outside_is_as_without_files(sim: SimNode, 
 
 async def test_unreadable_files_take_nothing_from_what_is_known(sim: SimNode, station: Station) -> None:
     """What was learnt before, as while it started, is given back still."""
-
-    def refuse() -> RuntimeRecord:
-        raise RuntimeFileError("/c: not read: it has more than 4194304 bytes")
-
     post = await station(sim)
     post.guard.parts.start_phase.starting = lambda *_: True  # type: ignore[method-assign]
-    hear(post, refuse)
+    hear(post, refusing(RuntimeFileError("/c: not read: it has more than 4194304 bytes")))
     scope = sim.scope(hook_rules=[GPU1])
     await post.until(lambda: scope.group in post.guard.scopes and post.entitled(scope) == {GPU1}, "not learnt")
     post.guard.parts.start_phase.starting = lambda *_: False  # type: ignore[method-assign]

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import threading
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -15,6 +12,7 @@ from gpuguard.report import textfile as module
 from gpuguard.report.textfile import Textfile
 from tests.guard.log import capturing_log
 from tests.report.support import until
+from tests.systemd.recorder import running
 
 
 class Subject:
@@ -36,23 +34,12 @@ class Subject:
         self.gate.wait(20)
         path.write_text("gpuguard_build_info 1\n")
 
-    @asynccontextmanager
-    async def running(self) -> AsyncIterator[None]:
-        """Have it write meanwhile."""
-        task = asyncio.ensure_future(self.textfile.run())
-        try:
-            yield
-        finally:
-            task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await task
-
 
 async def test_it_goes_with_its_writer(tmp_path: Path) -> None:
     """Figures are counted and written; after the end none is left to be taken for true."""
     subject, path = Subject(), tmp_path / "gpuguard.prom"
     await subject.textfile.use(str(path))
-    async with subject.running():
+    async with running(subject.textfile.run):
         await until(path.exists)
     assert subject.counted == 1
     await subject.textfile.close()
@@ -65,7 +52,7 @@ async def test_one_that_cannot_be_written_is_told(tmp_path: Path, monkeypatch: p
     monkeypatch.setattr(module, "_INTERVAL", 0.02)
     subject, path = Subject(), tmp_path / "nowhere" / "gpuguard.prom"
     await subject.textfile.use(str(path))
-    async with subject.running():
+    async with running(subject.textfile.run):
         await until(lambda: subject.counted > 2)
         assert [entry["kind"] for entry in subject.log] == ["textfile_failed"]
         assert str(path) in (subject.textfile.trouble or "")
@@ -77,13 +64,13 @@ async def test_a_changed_setting_takes_the_old_one_away(tmp_path: Path) -> None:
     """The same name leaves no gap; another one, or none, leaves no file behind."""
     subject, old, new = Subject(), tmp_path / "old.prom", tmp_path / "new.prom"
     await subject.textfile.use(str(old))
-    async with subject.running():
+    async with running(subject.textfile.run):
         await until(old.exists)
     await subject.textfile.use(str(old))
     assert old.exists()
     await subject.textfile.use(str(new))
     assert not old.exists()
-    async with subject.running():
+    async with running(subject.textfile.run):
         await until(new.exists)
     await subject.textfile.use("")
     assert not new.exists()
@@ -94,7 +81,7 @@ async def test_a_write_that_is_not_done_yet(tmp_path: Path) -> None:
     subject, path = Subject(), tmp_path / "gpuguard.prom"
     subject.gate.clear()
     await subject.textfile.use(str(path))
-    async with subject.running():
+    async with running(subject.textfile.run):
         await until(subject.at_work.is_set)
     asyncio.get_running_loop().call_later(0.2, subject.gate.set)
     await subject.textfile.close()
@@ -107,7 +94,7 @@ async def test_one_that_comes_when_nobody_wants_it_any_more(tmp_path: Path, monk
     subject, old, new = Subject(), tmp_path / "old.prom", tmp_path / "new.prom"
     subject.gate.clear()
     await subject.textfile.use(str(old))
-    async with subject.running():
+    async with running(subject.textfile.run):
         await until(subject.at_work.is_set)
     writing = subject.textfile._writing
     assert writing is not None
@@ -128,7 +115,7 @@ def test_a_disk_that_hangs_hinders_no_end(tmp_path: Path, monkeypatch: pytest.Mo
 
     async def live() -> None:
         await subject.textfile.use(str(path))
-        async with subject.running():
+        async with running(subject.textfile.run):
             await until(subject.at_work.is_set)
         await subject.textfile.close()
 
@@ -150,7 +137,7 @@ async def test_one_that_cannot_be_removed(tmp_path: Path) -> None:
     """It is told, and ends nothing."""
     subject, path = Subject(), tmp_path / "gpuguard.prom"
     await subject.textfile.use(str(path))
-    async with subject.running():
+    async with running(subject.textfile.run):
         await until(path.exists)
     path.unlink()
     path.mkdir()
