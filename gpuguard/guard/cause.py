@@ -16,6 +16,8 @@ from gpuguard.systemd.events import Called
 
 # A change that is seen this many seconds after an event is put down to it, not one that is seen later.
 _FRESH = 2.0
+# systemd answers a call at once, unless it reloads: what was whole this many seconds after a call was not taken by it.
+_PROMPT = 0.5
 # A reload that has begun and whose end was missed is over some time.
 _LONGEST_RELOAD = 300.0
 _MAX_UNITS = 1024
@@ -137,6 +139,16 @@ class Causes:
             return replace(self._by_systemd(unit, write.at, write.requester), writer=write.writer, since=write.at)
         return _by_itself(write.writer, write.requester, write.at)
 
+    def certain(self, unit: str, write: Write) -> bool:
+        """Whether nothing that is heard later can say better what a write is put down to.
+
+        A call that came long before it is another one's: runc calls when it creates a container and again at an update.
+        """
+        cause, call = self.of_write(unit, write), self._call_at(unit, write.at)
+        if not cause.requester or (cause.cause == "property" and not cause.properties):
+            return False
+        return call is None or cause.cause not in {"property", "runtime"} or call.at > write.at - _PROMPT
+
     def own(self, unit: str, now: float) -> bool:
         """Whether systemd has just written a unit's devices for gpuguard itself, and for nobody else since."""
         at = self._declared.get(unit)
@@ -153,7 +165,7 @@ class Causes:
         if hint is not None and (now - hint.at >= _FRESH or hint.at < since):
             hint = None
         if hint is not None and hint.writer is not None and hint.writer.role in _WORDS:
-            if not self._known_at(unit, now, since):
+            if self._reload_at(now, since) is None and self._call_at(unit, now, since) is None:
                 return _by_itself(hint.writer, hint.requester, hint.at)
             hint = None
         found = self._by_systemd(unit, now, hint.requester if hint is not None else (), since)
@@ -161,17 +173,14 @@ class Causes:
             return found
         return Cause() if hint is None or hint.name != self._systemd.name else replace(found, since=hint.at)
 
-    def _known_at(self, unit: str, now: float, since: float) -> bool:
-        return self._reload_at(now, since) is not None or self._fresh(self._calls.get(unit), now)
-
     def _by_systemd(self, unit: str, at: float, requester: Lineage, since: float = 0.0) -> Cause:
         """Tell why systemd wrote at a moment; `requester` was seen waiting for it then."""
         asked = request_of(requester[0].command) if requester else None
-        reload, call = self._reload_at(at, since), self._calls.get(unit)
+        reload, call = self._reload_at(at, since), self._call_at(unit, at, since)
         if reload is not None:
             caller = requester if _reloads(asked) else self._reloader(reload.began)
             return Cause(reload.kind, self._systemd, caller, since=reload.began)
-        if call is not None and self._fresh(call, at):
+        if call is not None:
             waiting = requester if asked is not None and not _reloads(asked) and asked.concerns(unit) else ()
             caller = waiting or self._as_seen(call.caller, at) or self._short_lived(unit, at)[0]
             # One that has just ended has no executable any more, and his parent may have.
@@ -241,9 +250,10 @@ class Causes:
                 return lineage, asked
         return (), None
 
-    @staticmethod
-    def _fresh(call: Optional[_Call], at: float) -> bool:
-        return call is not None and abs(at - call.at) < _FRESH
+    def _call_at(self, unit: str, at: float, since: float = 0.0) -> Optional[_Call]:
+        """Return the last call about a unit, if it can have taken something at that moment and after `since`."""
+        call = self._calls.get(unit)
+        return call if call is not None and abs(at - call.at) < _FRESH and call.at >= since - _PROMPT else None
 
 
 def _by_container(hint: ProgramsChanged) -> bool:

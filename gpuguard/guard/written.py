@@ -15,7 +15,6 @@ from gpuguard.guard.guard import Guard
 from gpuguard.guard.scope import Scope
 from gpuguard.guard.sentinel import SENTINEL, Told
 from gpuguard.guard.watch import Watch
-from gpuguard.model.cause import Cause
 from gpuguard.model.entitlement import Entitlement, grant, learn, release, unlearn
 from gpuguard.model.observation import Observation
 from gpuguard.model.process import Process, Role
@@ -108,7 +107,7 @@ class Writes:
             self._gave_back(scope, write)
         if changed or write.restored or write.refused or write.error or _short_of(scope, write):
             self._watch.want(write.control_group, fresh=False)
-        if len(self._later) >= _MAX_LATER or _clear(guard.parts.causes.of_write(_unit(scope), write)):
+        if len(self._later) >= _MAX_LATER or guard.parts.causes.certain(_unit(scope), write):
             self._tell(scope, write)
         else:
             scope.untold += 1
@@ -245,11 +244,6 @@ class Writes:
         handle = asyncio.get_running_loop().call_later(delay, due)
         self._later.add(handle)
         return handle
-
-
-def _clear(cause: Cause) -> bool:
-    """Whether nothing more can be heard of what a write is put down to."""
-    return bool(cause.requester) and (cause.cause != "property" or bool(cause.properties))
 
 
 def _unit(scope: Scope) -> str:

@@ -141,6 +141,26 @@ class TestHealed:
         desk.post.guard.parts.causes.called(call, (update,), time.monotonic())
         assert (await desk.told("lost"))["property"] == ["CPUShares"]
 
+    async def test_is_not_put_down_to_an_earlier_call(self, desk: Desk) -> None:
+        """A runtime calls when it creates a container, and again at an update: the bus tells of that later."""
+        creator = Process(71, "runc", "/usr/bin/runc", ("runc", "create", "x"), native=True)
+        update = Process(72, "runc", "/usr/bin/runc", ("runc", "update", "x"), native=True)
+        call = Called("SetUnitProperties", UNIT, ("DevicePolicy",), ":1.8", 71)
+        desk.post.guard.parts.causes.called(call, (creator,), time.monotonic() - 1.5)
+        await desk.take(healed())
+        assert not desk.post.events("lost")
+        call = Called("SetUnitProperties", UNIT, ("CPUShares",), ":1.9", 72)
+        desk.post.guard.parts.causes.called(call, (update,), time.monotonic())
+        lost = await desk.told("lost")
+        assert (lost["cause"], lost["property"], lost["requester"]) == ("runtime", ["CPUShares"], "runc update")
+
+    async def test_is_told_at_once_with_the_call_that_took_it(self, desk: Desk) -> None:
+        """The bus has told of it already."""
+        call = Called("SetUnitProperties", UNIT, ("CPUShares",), ":1.9", 71)
+        desk.post.guard.parts.causes.called(call, (ADMIN,), time.monotonic())
+        await desk.take(healed())
+        assert desk.post.events("lost")[0]["property"] == ["CPUShares"]
+
     async def test_was_whole_again_then(self, desk: Desk) -> None:
         """What happened before cannot have taken what is missing later; an older one puts nothing back."""
         write = healed(SYSTEMD, RELOADER)
