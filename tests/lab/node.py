@@ -179,6 +179,13 @@ class Node(AbstractContextManager["Node"]):
         """Show a directory (or file) of the machine in the node, read-only, with other mounts below it as they are."""
         supervision.tool(["tests.lab.share", str(self.init), str(host_path), str(inner_path)])
 
+    def carried_out(self) -> None:
+        """Wait until systemd has written what it was asked for: it answers a change of properties before it does so.
+
+        What it is asked next it answers after that.
+        """
+        self.run(["systemctl", "show", "--property=Version"])
+
     def cgroup(self, unit: str, controller: str = "devices") -> Path:
         """Return a unit's cgroup directory, seen from outside. Raises LabError when the unit has none.
 

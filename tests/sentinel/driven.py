@@ -22,6 +22,7 @@ from tests.lab.scope import BASICS, Scope
 GPU = ("c 195:0 rw", "c 195:255 rw")
 DECLARED = (*BASICS, "/dev/char/195:0 rw", "/dev/char/195:255 rw")
 _PATIENCE = 30.0  # seconds; far more than is ever needed, since the machine may be busy
+_AT_ONCE = 0.2  # seconds, after which it answers whatever it still has to do
 
 
 class Driven:
@@ -32,12 +33,15 @@ class Driven:
         self.socket = end
         self._lines = end.makefile("rb")
         self._numbers = itertools.count(1)
+        self._shells: list[subprocess.Popen[bytes]] = []
         self.heard: list[Message] = []
 
     def close(self) -> None:
-        """End as the daemon ends."""
+        """End as the daemon ends, and the shells that have written."""
         self._lines.close()
         self.socket.close()
+        for shell in self._shells:
+            shell.communicate(timeout=_PATIENCE)
 
     def tell(self, message: Message) -> None:
         """Say something as the daemon would."""
@@ -51,13 +55,22 @@ class Driven:
         self.heard.append(message)
         return message
 
-    def caught_up(self) -> list[Message]:
-        """Return all that it says until it has done what it was told."""
+    def asked(self) -> list[Message]:
+        """Ask it once, and return all that it says until it answers."""
         number, said = next(self._numbers), []
         self.tell(Ping(number))
         while (message := self.hear()) != Pong(number):
             said.append(message)
         return said
+
+    def caught_up(self) -> list[Message]:
+        """Return all that it says until it has done what it was told: it is asked until it need not put it off."""
+        end, said = time.monotonic() + _PATIENCE, list[Message]()
+        while True:
+            began = time.monotonic()
+            said += self.asked()
+            if time.monotonic() - began < _AT_ONCE or time.monotonic() > end:
+                return said
 
     def writes(self) -> list[Write]:
         """Return what it tells of writes until it has done what it was told."""
@@ -141,9 +154,13 @@ def until_whole(scope: Scope, *lines: str, seconds: float = _PATIENCE) -> float:
     return time.monotonic() - began
 
 
-def shell(scope: Scope, text: str, prefix: tuple[str, ...] = ()) -> None:
-    """Run a shell in the node; in its text $D is the scope's directory. It lives on for a moment, as an admin's."""
-    scope.node.run([*prefix, "sh", "-c", f"D=/sys/fs/cgroup/devices{group(scope)}; {text}; sleep 0.3"])
+def shell(sentinel: Driven, scope: Scope, text: str, prefix: tuple[str, ...] = ()) -> None:
+    """Run a shell in the node; in its text $D is the scope's directory. It lives on as an admin's, and can be seen."""
+    text = f"D=/sys/fs/cgroup/devices{group(scope)}; {text}; echo done; read line"
+    started = scope.node.popen([*prefix, "sh", "-c", text], stdin=subprocess.PIPE)
+    sentinel._shells.append(started)
+    assert started.stdout is not None
+    assert started.stdout.readline() == b"done\n"
 
 
 def one(writes: list[Write], *, denied: bool = True) -> Write:

@@ -38,7 +38,7 @@ def test_from_another_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
         argv = command(0, mode="v1", cgroup=str(tmp_path), proc="/proc", max_repairs=5, window=60, pause=30)
         process = subprocess.Popen(argv, stdin=theirs.fileno(), stderr=subprocess.PIPE, cwd="/")
         theirs.close()
-        ours.settimeout(10)
+        ours.settimeout(30)
         assert isinstance(decode(ours.makefile("rb").readline()), Standing)
         ours.shutdown(socket.SHUT_RDWR)
         _, complaint = process.communicate(timeout=30)

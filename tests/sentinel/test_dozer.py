@@ -97,7 +97,7 @@ def test_its_end_before_it_has_read_what_it_was_asked(here: Driven, kernel: Grou
     """That is one as well, and does not end the sentinel."""
     pid = dozer(here)
     os.kill(pid, signal.SIGSTOP)
-    here.caught_up()
+    here.asked()
     os.kill(pid, signal.SIGKILL)
     until(lambda: _zombie(pid), 20, "its end")
     deny_all(kernel)

@@ -12,6 +12,7 @@ import pytest
 from gpuguard.kernel.device_files import GLANCE
 from gpuguard.model.process import INIT, Role
 from gpuguard.model.write import Watched, Write
+from gpuguard.sentinel import hearing
 from gpuguard.sentinel.hearing import Hearing
 from gpuguard.sentinel.reflex import Reflex
 from gpuguard.sentinel.wire import Overflow
@@ -50,7 +51,7 @@ class TestOnPurpose:
     def test_is_not_undone(self, sentinel: Driven, scope: Scope) -> None:
         """It is told, with what was there before and after."""
         sentinel.watch(scope)
-        shell(scope, f"echo {GPU[1]} > $D/devices.deny")
+        shell(sentinel, scope, f"echo {GPU[1]} > $D/devices.deny")
         write = one(sentinel.writes())
         assert (write.restored, write.whole_at, write.refused) == (frozenset(), None, False)
         assert write.before is not None
@@ -61,7 +62,7 @@ class TestOnPurpose:
     def test_is_not_undone_by_the_next_rewrite(self, sentinel: Driven, scope: Scope) -> None:
         """Until the daemon has heard of it, neither a reload nor an order that crossed the news brings it back."""
         sentinel.watch(scope)
-        shell(scope, f"echo {GPU[1]} > $D/devices.deny")
+        shell(sentinel, scope, f"echo {GPU[1]} > $D/devices.deny")
         sentinel.watch(scope)
         scope.node.run(["systemctl", "daemon-reload"])
         until_whole(scope, GPU[0])
@@ -71,8 +72,8 @@ class TestOnPurpose:
     def test_is_over_when_somebody_gives_it_back(self, sentinel: Driven, scope: Scope) -> None:
         """Then it is healed as before."""
         sentinel.watch(scope)
-        shell(scope, f"echo {GPU[1]} > $D/devices.deny")
-        shell(scope, f"echo {GPU[1]} > $D/devices.allow")
+        shell(sentinel, scope, f"echo {GPU[1]} > $D/devices.deny")
+        shell(sentinel, scope, f"echo {GPU[1]} > $D/devices.allow")
         sentinel.caught_up()
         scope.node.run(["systemctl", "daemon-reload"])
         until_whole(scope, *GPU)
@@ -80,7 +81,7 @@ class TestOnPurpose:
     def test_a_rule_that_is_added_is_told(self, sentinel: Driven, scope: Scope) -> None:
         """With the writer, for the daemon to learn it."""
         sentinel.watch(scope)
-        shell(scope, "echo c 195:1 rw > $D/devices.allow")
+        shell(sentinel, scope, "echo c 195:1 rw > $D/devices.allow")
         write = one(sentinel.writes(), denied=False)
         assert write.writer is not None
         assert write.writer.role is Role.HOST
@@ -93,11 +94,17 @@ class TestOnPurpose:
         """Of a program of the host that writes together with the container it is not told what it has added."""
         sentinel.watch(scope)
         scope.node.path("/root/together.py").write_text(TOGETHER, encoding="ascii")
-        scope.node.run(["python3", "/root/together.py", group(scope)])
-        writes = {write.writer.role: write for write in sentinel.writes() if write.writer is not None}
-        assert set(writes) == {Role.HOST, Role.CONTAINER}
-        assert writes[Role.HOST].before is None
-        assert writes[Role.CONTAINER].before is not None
+        for _ in range(TRIES):  # on a busy machine it may have been alone
+            scope.node.run(["python3", "/root/together.py", group(scope)])
+            writes = {write.writer.role: write for write in sentinel.writes() if write.writer is not None}
+            theirs, his = writes.get(Role.CONTAINER), writes.get(Role.HOST)
+            assert theirs is None or theirs.before is not None
+            if theirs is not None and his is not None and his.before is None:
+                break
+            if his is not None and his.before is not None and his.after is not None:
+                assert his.before.missing(his.after.rules) <= rules("c 195:1 rw")
+        else:
+            pytest.fail("never together")
 
 
 @pytest.mark.cgroup("v1")
@@ -108,8 +115,10 @@ class TestGrowing:
         """A rule that is taken away 2 ms after it was written was in the list before. Mostly: machines are busy."""
         sentinel.tell(Watched(group(scope), inode(scope), heal=False, growing=True))
         seen = 0
-        for _ in range(TRIES):
-            shell(scope, "echo c 195:1 rw > $D/devices.allow; sleep 0.002; echo c 195:1 rw > $D/devices.deny")
+        for _ in range(5 * TRIES):
+            if seen > TRIES / 2:
+                break
+            shell(sentinel, scope, "echo c 195:1 rw > $D/devices.allow; sleep 0.002; echo c 195:1 rw > $D/devices.deny")
             before = next((write.before for write in sentinel.writes() if write.denied), None)
             seen += before is not None and not before.missing(rules("c 195:1 rw"))
         assert seen > TRIES / 2
@@ -149,7 +158,8 @@ class TestInside:
         """Of either kind: there is a pause."""
         scope = loop.watch(undeclared=(GPU0,))
         for hear, file in ((partial(loop.writes._hearing.denied, done=None), 0), (loop.writes._hearing.allowed, 1)):
-            scope._since, scope._denies, scope._events = time.monotonic(), 499, 4998
+            # In a second that does not end.
+            scope._since, scope._denies, scope._events = time.monotonic() + 1000.0, 499, 4998
             hear(scope.keys[file], NOBODY)
             resting = [scope.resting]
             scope._denies, scope._events = 500, 5000
@@ -161,17 +171,18 @@ class TestInside:
     @pytest.mark.parametrize(
         ("pid", "ago", "settles", "told"),
         [
-            (os.getpid(), 9.0, False, False),  # what it has given back itself
-            (os.getppid(), 9.0, True, False),  # the daemon
-            (INIT, 0.5, True, False),  # the rest of a rewrite
-            (INIT, 1.5, True, True),
-            (NOBODY, 0.5, True, True),
+            (os.getpid(), 9000.0, False, False),  # what it has given back itself
+            (os.getppid(), 9000.0, True, False),  # the daemon
+            (INIT, 500.0, True, False),  # the rest of a rewrite
+            (INIT, 1500.0, True, True),
+            (NOBODY, 500.0, True, True),
         ],
     )
     def test_who_is_told_to_have_allowed(
-        self, loop: Inside, pid: int, ago: float, *, settles: bool, told: bool
+        self, loop: Inside, monkeypatch: pytest.MonkeyPatch, pid: int, ago: float, *, settles: bool, told: bool
     ) -> None:
         """Whoever is not the sentinel or the daemon, and what systemd does besides its rewrites; once."""
+        monkeypatch.setattr(hearing, "_REWRITE", 1000.0)
         scope = loop.watch(undeclared=(GPU0,))
         scope.rewritten_at = time.monotonic() - ago
         loop.writes._hearing._own = frozenset({os.getpid(), os.getppid()})

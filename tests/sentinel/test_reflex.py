@@ -136,7 +136,7 @@ def test_nobody_is_waited_for_while_a_hook_is_at_work(queue: tuple[int, int]) ->
     assert len(events) == 1
 
 
-@pytest.mark.timeout(10)
+@pytest.mark.timeout(60)
 def test_an_event_of_an_unknown_form(scope: Scope, queue: tuple[int, int]) -> None:
     """What follows it is left to whoever goes through the events."""
     os.write(queue[1], bytes(HANDLE_AT) + event(1, KEY))

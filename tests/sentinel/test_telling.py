@@ -69,13 +69,16 @@ class Searches:
         return Process(pid, "systemd")
 
 
-def test_one_search_for_a_reload(ends: tuple[Teller, socket.socket], tmp_path: Path) -> None:
+def test_one_search_for_a_reload(
+    ends: tuple[Teller, socket.socket], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Whom systemd writes for is the same as long as he waits, in one burst of writes."""
+    monkeypatch.setattr(telling, "_BURST", 1000.0)
     teller, searches, now = ends[0], Searches(), time.monotonic()
     teller._proc, teller._processes = tmp_path, cast("Processes", searches)
     (tmp_path / "77").mkdir()
     seen = []
-    for at, waits in ((now, True), (now + 0.01, True), (now + 0.02, False), (now + 5, True), (now + 5.01, True)):
+    for at, waits in ((now, True), (now + 1, True), (now + 2, False), (now + 5000, True), (now + 5001, True)):
         if not waits:
             (tmp_path / "77").rmdir()
         assert [process.pid for process in teller._waiting(at)] == [77]
