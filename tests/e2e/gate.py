@@ -64,6 +64,7 @@ def take_away(node: Node, scope: str, device: Device) -> None:
         kept = [entry for entry in declared(node, scope) if f"{device.major}:{device.minor} " not in entry]
         settings = ["DeviceAllow=", *(f"DeviceAllow={entry}" for entry in kept)]
         node.run(["systemctl", "set-property", "--runtime", scope, *settings])
+        node.carried_out()
 
 
 @contextmanager

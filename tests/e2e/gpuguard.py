@@ -10,7 +10,8 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
+from pathlib import Path
 from typing import Any, Optional
 
 from prometheus_client.parser import text_string_to_metric_families
@@ -21,6 +22,7 @@ from tests.lab.daemon import Daemon
 from tests.lab.errors import LabError
 from tests.lab.node import ROOT, Node
 from tests.lab.poll import until
+from tests.lab.process import children
 
 RUN = "/run/gpuguard"
 POLL = 0.5  # seconds
@@ -139,6 +141,22 @@ class Gpuguard(AbstractContextManager["Gpuguard"]):
             known = self.samples("gpuguard_container_info", container=container)
             said = self.output()[-3000:]
             raise LabError(f"{scope} is not {state} but {known}; the daemon said: {said}") from error
+
+    def await_watched(self, cgroup: Path) -> None:
+        """Wait until the sentinel hears of writes to a control group's list (cgroup v1), and can tell who writes.
+
+        The kernel tells which files it has marked: fdinfo, in proc(5).
+        """
+        mark = f"fanotify ino:{(cgroup / 'devices.allow').stat().st_ino:x} "
+        until(lambda: mark in self._marks(), _PATIENCE, f"the sentinel to watch {cgroup.name}")
+
+    def _marks(self) -> str:
+        found = ""
+        for sentinel in children(self.daemon.pid):
+            for file in Path(f"/proc/{sentinel}/fdinfo").glob("*"):
+                with suppress(FileNotFoundError, ProcessLookupError):  # closed meanwhile
+                    found += file.read_text(encoding="ascii")
+        return found
 
     def await_rounds(self, count: int = 2) -> None:
         """Wait until the clock has made `count` more rounds, and for no less than they take when nothing is new.

@@ -11,7 +11,8 @@ import json
 import shlex
 import shutil
 import signal
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,7 +34,6 @@ from tests.lab.scope import Scope
 # Nothing is declared before a loss: each of these takes something away.
 UNPROTECTED = {"declare": False}
 TRIES = {"v1": 12, "v2": 15}
-SEEN = 5  # seconds; who writes by hand is looked up long before, also on a machine that is busy
 JOB = "nightly"
 SCRIPT = f"/root/{JOB}.sh"
 CALLERS = f"{JOB}.sh ← {JOB}.service"
@@ -88,8 +88,20 @@ class Job:
 
     def run(self, *lines: str) -> None:
         """Run these lines of a shell and wait for their end."""
+        self._start(lines, "--wait")
+
+    @contextmanager
+    def writing(self, text: str, path: str) -> Iterator[None]:
+        """Have a shell of the script's write to a file, which is there for the time of the block: it is looked up."""
+        self._start([f"sh -c 'echo {text} > {path}; sleep infinity; :'"])
+        try:
+            yield
+        finally:
+            self._node.run(["systemctl", "stop", f"{JOB}.service"])
+
+    def _start(self, lines: Sequence[str], *options: str) -> None:
         self._node.path(SCRIPT).write_text("\n".join(["set -e", *lines, ":"]) + "\n", encoding="utf-8")
-        self._node.run(["systemd-run", "--wait", "--collect", f"--unit={JOB}", "/bin/sh", SCRIPT])
+        self._node.run(["systemd-run", "--collect", *options, f"--unit={JOB}", "/bin/sh", SCRIPT])
 
 
 @pytest.fixture
@@ -141,11 +153,17 @@ def told(guard: Gpuguard, kind: str, scope: str) -> dict[str, Any]:
 
 
 def last_writer(guard: Gpuguard, scope: str) -> dict[str, Any]:
-    """Return what `gpuguard explain --json` says of the last writer."""
-    done = guard.run("explain", scope, "--json")
-    assert done.returncode == 0, done.stderr
-    found: dict[str, Any] = json.loads(done.stdout)["last_writer"]
-    return found
+    """Return what `gpuguard explain --json` says of the last writer, once it is known why that wrote."""
+    found: list[dict[str, Any]] = []
+
+    def known() -> bool:
+        done = guard.run("explain", scope, "--json")
+        assert done.returncode == 0, done.stderr
+        found[:] = filter(None, [json.loads(done.stdout)["last_writer"]])
+        return bool(found)
+
+    until(known, 20, "the last writer")
+    return found[0]
 
 
 def tries(node: Node, trigger: Trigger) -> range:
@@ -220,7 +238,6 @@ def test_explained_after_a_reload_of_gpuguard_s_own(gpu_scope: MakeScope, launch
     guard.await_state(scope.name, "lost")
     guard.await_rounds(3)
     before = last_writer(guard, scope.name)
-    assert before is not None
     guard.configure(guard={**UNPROTECTED, "mode": "observe", "settle": "900ms"})
     guard.daemon.signal(signal.SIGHUP)
     until(lambda: guard.events("config_reloaded"), 20, "the new configuration")
@@ -232,17 +249,18 @@ def test_a_package(gpu_scope: MakeScope, guard: Gpuguard, job: Job, package: Pac
     """A reload by a package's script is put down to that package, and to what installed it."""
     node = guard.node
     installer = ["apt-get"] if how == "by_apt" else []
-    chain = ["systemctl daemon-reload", "dpkg postinst of gpu-exporter", *installer, CALLERS]
+    chain = " ← ".join(["systemctl daemon-reload", "dpkg postinst of gpu-exporter", *installer, CALLERS])
     for _ in range(TRIES[node.mode]):
         scope = gpu_scope()
         guard.await_state(scope.name, "at-risk")
         job.run(shlex.join(getattr(package, how)))
         event = told(guard, "repaired", scope.name)
-        assert event["cause"] == "reload"
+        assert (event["cause"], event.get("requester")) in {("reload", chain), ("reload", None), ("unknown", None)}
         if "requester" in event:
             break
         node.run(["dpkg", "--purge", package.name])
-    assert event["requester"] == " ← ".join(chain)
+    else:
+        pytest.fail("not once told whole")
 
 
 def test_a_runtime(engine: Engine, guard: Gpuguard) -> None:
@@ -270,23 +288,26 @@ def test_in_the_journal(node: Node, service: Service, gpu_scope: MakeScope, job:
         job.run("systemctl daemon-reload")
         until(lambda scope=scope: service.entries(KINDS.repaired, scope), 20, "the journal's entry")  # type: ignore[misc]
         (entry,) = service.entries(KINDS.repaired, scope)
-        assert (entry["GPUGUARD_CAUSE"], entry["GPUGUARD_WRITER"]) == ("reload", "systemd")
-        assert entry["GPUGUARD_WRITER_PID"] == "1"
         if "GPUGUARD_REQUESTER" in entry:
             break
+        assert entry["GPUGUARD_CAUSE"] in {"reload", "unknown"}
+    assert (entry["GPUGUARD_CAUSE"], entry["GPUGUARD_WRITER"]) == ("reload", "systemd")
+    assert entry["GPUGUARD_WRITER_PID"] == "1"
     assert entry["GPUGUARD_REQUESTER"] == f"systemctl daemon-reload ← {CALLERS}"
     (lost,) = service.entries(KINDS.lost, scope)
     assert lost["GPUGUARD_REQUESTER"] == entry["GPUGUARD_REQUESTER"]
 
 
 @pytest.mark.cgroup("v1")
-def test_a_single_rule_taken_by_hand(gpu_scope: MakeScope, guard: Gpuguard, job: Job) -> None:
+def test_a_single_rule_taken_by_hand(gpu_scope: MakeScope, launch: Launch, job: Job) -> None:
     """Who takes one device away means it: it is told who, and not given back; the others are guarded on."""
     scope = gpu_scope()
     hook.allow(scope.cgroup, GPU1)
+    guard = launch(guard=UNPROTECTED).start()  # not before: what comes late is not given
     guard.await_state(scope.name, "at-risk")
-    job.run(f"sh -c 'echo {GPU1.rule} rwm > {DENY.format(scope=scope.name)}; sleep {SEEN}'")
-    event = told(guard, "revoked", scope.name)
+    guard.await_watched(scope.cgroup)
+    with job.writing(f"{GPU1.rule} rwm", DENY.format(scope=scope.name)):
+        event = told(guard, "revoked", scope.name)
     assert (event["cause"], program(event["writer"]), event["requester"]) == ("manual", "sh", CALLERS)
     job.run("systemctl daemon-reload")
     told(guard, "repaired", scope.name)
@@ -300,8 +321,9 @@ def test_a_single_rule_given_by_hand(gpu_scope: MakeScope, guard: Gpuguard, job:
     """Who gives a container one device more means it: it is told who, and guarded from then on."""
     scope = gpu_scope()
     guard.await_state(scope.name, "at-risk")
-    job.run(f"sh -c 'echo {GPU1.rule} rw > {ALLOW.format(scope=scope.name)}; sleep {SEEN}'")
-    event = told(guard, "granted", scope.name)
+    guard.await_watched(scope.cgroup)
+    with job.writing(f"{GPU1.rule} rw", ALLOW.format(scope=scope.name)):
+        event = told(guard, "granted", scope.name)
     assert (event["cause"], program(event["writer"]), event["requester"]) == ("manual", "sh", CALLERS)
     job.run("systemctl daemon-reload")
     until(lambda: gate.has(scope.cgroup, GPU1) and gate.has(scope.cgroup, GPU0), 20, "both devices")

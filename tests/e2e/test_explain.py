@@ -145,6 +145,7 @@ def test_a_slice_that_systemd_restricts(node: Node, launch: Launch, stage: Stage
     guard, scope = launch().start(), stage.scope(GPU, declared=(ENTRY,))
     guard.await_state(scope.name, "protected")
     node.run(["systemctl", "set-property", "--runtime", "system.slice", "DevicePolicy=closed"])
+    node.carried_out()
     try:
         found = explain(guard, scope)
         assert found["container"]["state"] == "lost"
@@ -152,6 +153,7 @@ def test_a_slice_that_systemd_restricts(node: Node, launch: Launch, stage: Stage
         advised = found["advice"][0].split("`")[1]
         assert advised == f"systemctl set-property --runtime system.slice 'DeviceAllow={ENTRY}'"
         node.run(shlex.split(advised))
+        node.carried_out()
         assert RuleSet.of(*gate.rules(scope.cgroup)).covers(Rule.parse(GPU))
         assert explain(guard, scope)["container"]["state"] == "protected"
     finally:

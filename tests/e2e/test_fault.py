@@ -28,6 +28,7 @@ def test_container_loses_its_devices(engine: Engine, prober: Prober, trigger: st
     before = {device.path: str(prober.open(container.cgroup, device)) for device in devices}
 
     TRIGGERS[trigger](container)
+    container.node.carried_out()
 
     after = {device.path: str(prober.open(container.cgroup, device)) for device in devices}
     assert set(before.values()) == {"ENXIO"}

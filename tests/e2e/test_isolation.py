@@ -66,7 +66,8 @@ def test_each_container_keeps_to_its_own_gpu(engine: Engine, prober: Prober, lau
 
     # Those by hand at least: a drop-in that is missed before the reload comes is declared anew, and nothing is lost.
     method = "write" if engine.node.mode == "v1" else "declare"
-    assert guard.total("gpuguard_repairs_total", method=method, result="ok") >= len(containers) * (ROUNDS + 1) // 2
+    least = len(containers) * (ROUNDS + 1) // 2
+    until(lambda: guard.total("gpuguard_repairs_total", method=method, result="ok") >= least, 20, "all to be counted")
     assert entitled(guard, one.scope) == [GPU0.rule]
     assert entitled(guard, two.scope) == [GPU1.rule]
 
@@ -122,6 +123,7 @@ def test_late_rule_is_no_entitlement(node: Node, gpu_scope: MakeScope, launch: L
     assert prober.open(scope.cgroup, GPU1).allowed, "nothing is taken away either"
     node.run(["systemctl", "daemon-reload"])
     guard.await_reloads(1)
+    until(lambda: prober.open(scope.cgroup, GPU0).allowed, 20, "what it was given")
     guard.await_rounds()
     assert prober.open(scope.cgroup, GPU0).allowed
     assert prober.open(scope.cgroup, GPU1).denied

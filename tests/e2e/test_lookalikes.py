@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
@@ -13,6 +14,7 @@ from tests.e2e import gate
 from tests.e2e.conftest import Launch
 from tests.e2e.gpuguard import Gpuguard
 from tests.lab import hook
+from tests.lab.cgroups import remove
 from tests.lab.containers import Docker, top
 from tests.lab.devices import GPU0
 from tests.lab.node import Node
@@ -59,8 +61,7 @@ def occupied(cgroup: Path, node: Node) -> Iterator[Path]:
     finally:
         sleeper.kill()
         until(lambda: not (cgroup / "cgroup.procs").read_text(encoding="ascii"), 20, "the end of the process")
-        for directory in made:
-            directory.rmdir()
+        remove(made[-1], time.monotonic() + 20.0)  # which is busy until the last process is gone altogether
 
 
 def as_user(argv: Sequence[str]) -> list[str]:

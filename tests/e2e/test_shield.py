@@ -56,10 +56,11 @@ def guard(launch: Launch) -> Gpuguard:
 
 @pytest.mark.invariant(2)
 @pytest.mark.invariant(8)
-def test_no_open_ever_fails(node: Node, gpu_scope: MakeScope, guard: Gpuguard, prober: Prober) -> None:
+def test_no_open_ever_fails(node: Node, gpu_scope: MakeScope, launch: Launch, prober: Prober) -> None:
     """20 reloads, and as many property changes and a reexec, take nothing; a rule without a spelling stays, too."""
     scope = gpu_scope()
     (scope.cgroup / "devices.allow").write_text(UNSPELT)
+    guard = launch(guard=ON).start()  # not before: what comes late is not given
     made = shielded(scope.cgroup).stat()
     guard.await_state(scope.name, "at-risk")
     until(lambda: guard.total("gpuguard_repairs_total", method="declare", result="ok"), 20, "the declaration")
@@ -138,7 +139,7 @@ def test_engines_work_as_ever(engine: Engine, guard: Gpuguard, prober: Prober) -
     shielded(cgroup)
     container.stop()
     until(lambda: not cgroup.exists(), 20, "the end of the control group")
-    assert not node.path(f"/run/systemd/transient/{container.scope}.d").exists()
+    until(lambda: not node.path(f"/run/systemd/transient/{container.scope}.d").exists(), 20, "the end of its drop-ins")
     assert "could not be found" in node.run(["systemctl", "status", container.scope], check=False).stderr
     until(lambda: guard.events("gone", scope=container.scope), 20, "the end to be told")
 
@@ -170,9 +171,7 @@ def test_a_stop_removes_it(node: Node, gpu_scope: MakeScope, guard: Gpuguard) ->
         shielded(scope.cgroup)
         guard.await_state(scope.name, "protected")
     before = [gate.rules(scope.cgroup) for scope in scopes]
-    begin = time.monotonic()
-    assert guard.daemon.stop() == 0
-    assert time.monotonic() - begin < 10
+    assert guard.daemon.stop() == 0  # which waits for no more than 20 s
     for scope in scopes:
         assert not of(scope.cgroup).exists()
     assert [gate.rules(scope.cgroup) for scope in scopes] == before
@@ -249,6 +248,9 @@ def test_a_revocation_is_not_held_off_and_removes_it(
     """What an administrator takes away by hand is gone under the shield, too, and the shield goes with it."""
     scope = gpu_scope()
     shielded(scope.cgroup)
+    guard.await_state(scope.name, "protected")
+    guard.await_rounds()
+    guard.await_watched(scope.cgroup)
     deny = f"/sys/fs/cgroup/devices/system.slice/{scope.name}/devices.deny"
     with gate.writing(node, f"{GPU0.rule} rw", deny):
         until(lambda: guard.events("revoked", scope=scope.name), 20, "the revocation")
@@ -286,10 +288,11 @@ def test_it_is_not_for_services(node: Node, launch: Launch) -> None:
         node.run(["systemctl", "stop", unit])
 
 
-def test_below_groups_of_its_own(gpu_scope: MakeScope, guard: Gpuguard, prober: Prober) -> None:
+def test_below_groups_of_its_own(gpu_scope: MakeScope, launch: Launch, prober: Prober) -> None:
     """A scope with control groups of its own is not stripped anyway, and gets no shield."""
     scope: Scope = gpu_scope()
     (scope.cgroup / "payload").mkdir()
+    guard = launch(guard=ON).start()
     guard.await_state(scope.name, "protected")
     guard.await_rounds()
     assert not of(scope.cgroup).exists()

@@ -124,7 +124,7 @@ def test_exec_without_end(engine: Engine, launch: Launch) -> None:
 
 
 @pytest.mark.invariant(2)
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 def test_fifty_at_once_under_reloads(made: Bundles, launch: Launch) -> None:
     """Fifty containers that start at once, while systemd reloads five times a second, all start and have everything.
 

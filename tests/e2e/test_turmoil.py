@@ -70,7 +70,7 @@ def test_containers_come_and_go_during_reloads(node: Node, launch: Launch) -> No
 def test_quarrel_ends_in_a_pause(gpu_scope: MakeScope, launch: Launch, prober: Prober) -> None:
     """Who takes away what is given back gets it three times, then a pause and an alert; when he stops all is well."""
     scope = gpu_scope()
-    backoff = {"max_repairs": 3, "window": "1m", "pause": "20s"}
+    backoff = {"max_repairs": 3, "window": "1m", "pause": "30s"}
     guard = launch(backoff=backoff).start()
     guard.await_state(scope.name, "protected")
     over = threading.Event()
@@ -83,6 +83,7 @@ def test_quarrel_ends_in_a_pause(gpu_scope: MakeScope, launch: Launch, prober: P
     thread.start()
     try:
         until(lambda: guard.events("fight"), 30, "the alert")
+        guard.await_rounds()  # what was done before is counted then
         with Witness([scope.cgroup]) as witness:
             deeds = done(guard)
             guard.await_rounds()
@@ -92,8 +93,8 @@ def test_quarrel_ends_in_a_pause(gpu_scope: MakeScope, launch: Launch, prober: P
     finally:
         over.set()
         thread.join()
-    until(lambda: prober.open(scope.cgroup, GPU0).allowed, 60, "the repair after the pause")
-    until(lambda: guard.events("fight_over"), 60, "the end of the alert")
+    until(lambda: prober.open(scope.cgroup, GPU0).allowed, 90, "the repair after the pause")
+    until(lambda: guard.events("fight_over"), 90, "the end of the alert")
     guard.await_state(scope.name, "protected")
     assert guard.total("gpuguard_repairs_total", result="refused") > 0
 

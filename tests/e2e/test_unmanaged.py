@@ -99,6 +99,7 @@ def reload_all(guard: Gpuguard) -> None:
 def set_policy(container: Container, policy: str) -> None:
     """Change what a container's unit may open."""
     container.node.run(["systemctl", "set-property", "--runtime", container.scope, f"DevicePolicy={policy}"])
+    container.node.carried_out()
 
 
 class TestCgroupfsDriver:

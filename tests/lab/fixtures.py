@@ -17,6 +17,9 @@ from tests.lab.prober import Prober
 
 AnyEngine = TypeVar("AnyEngine", bound=Engine)
 
+# Seconds for a test, in which a node and an engine may have to be started first, on a machine that is busy.
+_TIMEOUT = 300
+
 
 def need_node(mode: str) -> None:
     """Skip the test when this machine cannot boot a node of this mode."""
@@ -167,10 +170,12 @@ def _modes(metafunc: pytest.Metafunc) -> Sequence[str]:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark every test that boots a node, so that `-m "not node"` leaves them out."""
+    """Mark every test that boots a node, so that `-m "not node"` leaves them out; each is given more time."""
     for item in items:
         if {"node", "node_v1", "node_v2"} & set(getattr(item, "fixturenames", ())):
             item.add_marker(pytest.mark.node)
+        if item.get_closest_marker("node") is not None and item.get_closest_marker("timeout") is None:
+            item.add_marker(pytest.mark.timeout(_TIMEOUT))
 
 
 def _engine(engine: AnyEngine) -> AnyEngine:

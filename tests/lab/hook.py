@@ -17,7 +17,7 @@ from tests.lab import bpf, device_programs
 from tests.lab.devices import Device
 from tests.lab.errors import LabError
 
-_TRIES = 5
+_TRIES = 50  # systemd may reload several times a second
 
 
 def allow(cgroup: Path, device: Device, access: str = "rw") -> None:

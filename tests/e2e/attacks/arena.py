@@ -130,10 +130,13 @@ class Arena:
     def _known(
         self, scope: str, cgroup: Path, given: Sequence[Device], container: Optional[Container] = None, *, wait: bool
     ) -> Suspect:
-        before = RuleSet.of(*(f"{device.rule} rwm" for device in given), *_others(cgroup))
+        others = _others(cgroup)
         if given and wait:
             self.guard.await_state(scope, "protected")
-        return Suspect(scope, cgroup, tuple(given), before, frozenset(gate.declared(self.node, scope)), container)
+        declared = frozenset(gate.declared(self.node, scope))
+        # On cgroup v1 the first look may have been in the middle of a rewrite: systemd has answered since.
+        before = RuleSet.of(*(f"{device.rule} rwm" for device in given), *others, *_others(cgroup))
+        return Suspect(scope, cgroup, tuple(given), before, declared, container)
 
     def withstand(self, *suspects: Suspect, made: Sequence[Device] = (), heals: bool = True) -> None:
         """Have gpuguard act in every way there is, also from a cold start, and assert that nobody has won by it.

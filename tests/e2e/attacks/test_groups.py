@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import secrets
+import time
 
 import pytest
 
 from gpuguard.kernel.devices_v1 import SHIELD
 from tests.e2e import gate
 from tests.e2e.attacks.arena import ADMIN, Arena, Suspect
+from tests.lab.cgroups import remove
 from tests.lab.devices import GPU0, GPU1
 from tests.lab.poll import until
 
@@ -104,4 +106,4 @@ def test_a_group_made_by_hand_beside_the_containers(arena: Arena) -> None:
     assert gate.declared(arena.node, name) == []
     suspect.sh("kill -9 -1")
     until(lambda: not (made / "cgroup.procs").read_text(encoding="ascii"), 20, "the end of what was in it")
-    made.rmdir()
+    remove(made, time.monotonic() + 20.0)  # which is busy until it is gone altogether

@@ -65,11 +65,12 @@ def test_names_in_annotations(arena: Arena) -> None:
     """Kubernetes' and nerdctl's annotations with line breaks, escapes, quotes, paths, four kilobytes, and unicode."""
     suspects, directories = [], []
     for text in HOSTILE:
-        suspect = arena.scope((GPU0,), random_name("cri-containerd"), wait=False)
-        specification = specs.of(suspect, [GPU0])
+        scope = random_name(specs.PREFIX)
+        specification = specs.of(scope, [GPU0])
         specification.update(annotations=notes(text), hostname=text)
-        directories.append(specs.place(arena, suspect, specification))
-        suspects.append(suspect)
+        directories.append(specs.prepare(arena, scope, specification))  # what comes after the start is not believed
+        suspects.append(arena.scope((GPU0,), scope, wait=False))
+        specs.note(directories[-1], suspects[-1])
     arena.withstand(*suspects, heals=False)
     assert_told_plainly(arena, [suspect.scope for suspect in suspects])
     for directory in directories:

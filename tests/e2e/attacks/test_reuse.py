@@ -8,15 +8,29 @@ import time
 import pytest
 
 from tests.e2e import gate
-from tests.e2e.attacks.arena import ROOT, Arena
+from tests.e2e.attacks.arena import ROOT, Arena, Suspect
 from tests.e2e.bundles import bundles
 from tests.e2e.reloads import reloading
+from tests.lab import hook
 from tests.lab.devices import GPU0, GPU1
+from tests.lab.poll import until
 from tests.lab.scope import random_name
 
 pytestmark = [pytest.mark.invariant(1), pytest.mark.invariant(5)]
 
 TIMES = 3
+
+
+def await_protected(arena: Arena, suspect: Suspect) -> None:
+    """Wait until a scope is protected; what a reload has taken before gpuguard had seen it is given once more."""
+
+    def protected() -> float:
+        if arena.node.mode == "v1" and not gate.has(suspect.cgroup, GPU0):
+            hook.allow(suspect.cgroup, GPU0)
+        identity = suspect.scope.partition("-")[2].partition(".")[0]
+        return arena.guard.total("gpuguard_container_info", container=identity, state="protected")
+
+    until(protected, 30, f"{suspect.scope} to be protected")
 
 
 def test_a_scope_of_the_same_name_without_devices(arena: Arena) -> None:
@@ -25,9 +39,11 @@ def test_a_scope_of_the_same_name_without_devices(arena: Arena) -> None:
     with reloading(arena.node, 0.1):
         for number in range(TIMES):
             for name in names:
-                first = arena.scope((GPU0,), name, wait=number % 2 == 0)
+                first = arena.scope((GPU0,), name, wait=False)
                 if number % 2:
                     gate.take_away(arena.node, name, GPU0)
+                else:
+                    await_protected(arena, first)
                 arena.end(first)
                 second = arena.scope((), name)
                 arena.assert_denied(second.cgroup, devices=[GPU0])
@@ -66,7 +82,9 @@ def test_a_container_of_the_same_id_without_devices(arena: Arena) -> None:
 
 def test_a_container_that_ends_itself_and_comes_again(arena: Arena) -> None:
     """One that its engine starts again and again, with one id; another takes its name while losses come."""
-    suspect = arena.enter((*ROOT, "--restart=always"), init="sleep 0.3; [ -e /stay ] || exit 1", wait=False)
+    # It stays for the first time, until it is known.
+    init = "[ -e /begun ] || { : >/begun; sleep 1000; }; sleep 0.3; [ -e /stay ] || exit 1"
+    suspect = arena.enter((*ROOT, "--restart=always"), init=init, wait=False)
     assert suspect.container is not None
     end = time.monotonic() + 4
     with reloading(arena.node, 0.2):
@@ -76,6 +94,8 @@ def test_a_container_that_ends_itself_and_comes_again(arena: Arena) -> None:
     arena.assert_honest_heals()
     suspect.container.stop()
     name = f"docker-{suspect.container.id}.scope"
+    show = ["systemctl", "show", "--property=LoadState", "--value", name]
+    until(lambda: arena.node.run(show).stdout.strip() == "not-found", 20, f"the end of {name}")
     again = arena.scope((), name)
     arena.withstand(again)
 

@@ -137,7 +137,7 @@ def test_specifications_that_are_not_believed(arena: Arena) -> None:
     time.sleep(_TOLERANCE)
     places = []
     for suspect, junk in suspects.items():
-        specification = specs.of(suspect, [GPU0, GPU1, CTL, UVM])
+        specification = specs.of(suspect.scope, [GPU0, GPU1, CTL, UVM])
         places.append(specs.place(arena, suspect, specification))
         junk(places[-1] / "config.json", json.dumps(specification))
     arena.withstand(*suspects, heals=False)
@@ -151,7 +151,7 @@ def test_first_processes_that_are_not_the_containers(arena: Arena) -> None:
     places, suspects = [], []
     for text in texts:
         suspects.append(arena.scope((), random_name(specs.PREFIX)))
-        places.append(specs.place(arena, suspects[-1], specs.of(suspects[-1], [GPU1])))
+        places.append(specs.place(arena, suspects[-1], specs.of(suspects[-1].scope, [GPU1])))
         (places[-1] / "init.pid").write_text(text, encoding="utf-8")
     arena.withstand(*suspects)
     for place in places:
