@@ -326,11 +326,12 @@ class TestCompany:
         daemon = gpuguard.start()
         path = gpuguard.node.path("/run/gpuguard/control.sock")
         assert path.stat().st_mode & 0o777 == 0o600
-        with connected(path) as garbage, connected(path) as endless, connected(path), connected(path) as polite:
+        with connected(path) as garbage, connected(path) as endless, connected(path), contextlib.ExitStack() as stack:
             garbage.sendall(b"\xff\0garbage\n")
             assert b'"error"' in garbage.recv(4096)
             with contextlib.suppress(ConnectionError):
                 endless.sendall(b"a" * (3 << 20))
+            polite = stack.enter_context(connected(path))
             polite.sendall(b'{"verb": "repair", "names": []}\n')
             assert json.loads(polite.recv(65536)) == {"report": {"dry_run": False, "repairs": []}}
             assert daemon.stop() == 0
@@ -343,12 +344,12 @@ class TestCompany:
         gpuguard.write(metrics={"listen": f"unix:{gpuguard.metrics}", "textfile": str(textfile)})
         daemon = gpuguard.start()
         protected(gpuguard, daemon, hook_rules=[GPU0])
-        text = scrape(gpuguard.metrics, "/metrics")
-        for line in ('gpuguard_containers{state="protected"} 1.0', 'gpuguard_source_up{source="signals"} 1.0'):
-            assert line in text
-        assert 'systemd="252"' in text
+        lines = 'gpuguard_containers{state="protected"} 1.0', 'gpuguard_source_up{source="signals"} 1.0'
+        for line in (*lines, 'systemd="252"'):
+            until(lambda line=line: line in scrape(gpuguard.metrics, "/metrics"), PATIENCE, line)  # type: ignore[misc]
         assert scrape(gpuguard.metrics, "/healthz").endswith("ok\n")
-        until(lambda: "gpuguard_containers" in textfile.read_text(), PATIENCE, "the textfile")
+        until(textfile.exists, PATIENCE, "the textfile")
+        until(lambda: "gpuguard_containers" in textfile.read_text(), PATIENCE, "the containers in the textfile")
 
     def test_systemd_is_told(self, gpuguard: Gpuguard) -> None:
         """READY, the watchdog, the status line, a reload with its end, and STOPPING go to the notify socket."""

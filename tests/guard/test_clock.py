@@ -176,7 +176,7 @@ class TestRun:
         await post.stop()
 
 
-@pytest.mark.parametrize(("interval", "silence", "late"), [(5.0, 14.0, False), (5.0, 16.0, True), (300.0, 16.0, False)])
+@pytest.mark.parametrize(("interval", "silence", "late"), [(5.0, 10.0, False), (5.0, 16.0, True), (300.0, 16.0, False)])
 async def test_lateness(rounds: Rounds, interval: float, silence: float, late: bool) -> None:
     """A clock that made no round for three intervals, and no less than 15 s, says so."""
     clock = Clock(rounds.post.guard, rounds.post.assembly.watch, interval, 1.0)

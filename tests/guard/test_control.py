@@ -206,8 +206,9 @@ class TestPresence:
             with pytest.raises(GpuguardError, match="the daemon does not answer"):
                 await control.repair(run, [])
 
-    async def test_a_place_in_the_queue_is_waited_for(self, run: Path) -> None:
+    async def test_a_place_in_the_queue_is_waited_for(self, run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         """A queue that is full for a moment costs nobody his answer."""
+        monkeypatch.setattr(control, "_CONNECT_TIME", 20.0)
         desk = Desk()
         with socket.socket(socket.AF_UNIX) as busy, socket.socket(socket.AF_UNIX) as waiting:
             busy.bind(str(run / SOCKET))

@@ -34,7 +34,7 @@ class TestOthers:
     async def test_two_that_fight_end_in_a_pause(self, sim: SimNode, station: Station) -> None:
         """Somebody who takes away at once what is given back is told of, and repairs pause; then they go on."""
         scope = sim.scope(hook_rules=[GPU0])
-        post = await station(sim, {"backoff": {"max_repairs": 3, "window": "1m", "pause": "1s"}})
+        post = await station(sim, {"backoff": {"max_repairs": 3, "window": "1m", "pause": "5s"}})
         await post.becomes(scope, State.PROTECTED)
         account = Account(sim, scope)
         fighting = asyncio.ensure_future(_take_away_again_and_again(scope))

@@ -26,6 +26,7 @@ GPU0, GPU1, NULL = "c 195:0 rw", "c 195:1 rw", "c 1:3 rwm"
 RULES = (Rule.parse(GPU0), Rule.parse(GPU1))
 ENTRIES = tuple(DeviceAllow(f"/dev/char/195:{minor}", RULES[0].access) for minor in (0, 1))
 NO_BUS = "unix:path=/nonexistent/bus"
+BUSY = 2.5  # seconds; the test's own turn may come late, too
 
 
 def target_of(groups: Groups) -> Target:
@@ -118,7 +119,7 @@ class TestDeclare:
     @pytest.mark.invariant(2)
     async def test_a_rule_that_is_written_meanwhile_survives(self, it: Declaring) -> None:
         """What a hook writes while systemd is busy with the call is still there afterwards."""
-        it.node.busy(0.3)
+        it.node.busy(BUSY)
         declaring = asyncio.ensure_future(it.mender.declare(it.target, ENTRIES))
         await until(it.shielded)
         await asyncio.to_thread(it.scope.write_rules, ["c 195:255 rw"])
@@ -132,7 +133,7 @@ class TestDeclare:
         """Without an answer in time systemd may yet rewrite the list: the shield stays until it has answered."""
         monkeypatch.setattr(systemd, "DECLARE_TIMEOUT", 0.1)
         before, account = it.scope.rules(), Account(it.node, it.scope)
-        it.node.busy(1.0)
+        it.node.busy(BUSY)
         deed = await it.mender.declare(it.target, ENTRIES)
         assert deed.error is not None
         assert "systemd's answer is outstanding" in deed.error
@@ -158,7 +159,7 @@ class TestDeclare:
     async def test_a_declaration_that_is_cancelled_keeps_the_shield(self, it: Declaring) -> None:
         """A guard that is stopped in the middle leaves the shield up, and the next one takes it down."""
         before = it.scope.rules()
-        it.node.busy(0.5)
+        it.node.busy(BUSY)
         declaring = asyncio.ensure_future(it.mender.declare(it.target, ENTRIES))
         await until(it.shielded)
         declaring.cancel()
@@ -184,7 +185,7 @@ class TestDeclare:
         """A good answer of systemd proves nothing: a rule that is gone from the list afterwards is told."""
         (tree.path(tree.scope) / "devices.list").write_text(f"{NULL}\n{GPU0}\n")
         target = Target(it.scope.name, tree.scope, tree.inode(tree.scope), tree.scope)
-        it.node.busy(0.3)
+        it.node.busy(BUSY)
         monkeypatch.undo()  # nothing will come
         declaring = asyncio.ensure_future(Mender(tree.devices, it.link).declare(target, ENTRIES))
         await until(lambda: tree.devices.shielded(tree.scope))
@@ -203,7 +204,7 @@ class TestDeclare:
 
     async def test_a_shield_that_somebody_uses(self, it: Declaring) -> None:
         """A shield that cannot be removed is told; the declaration stands."""
-        it.node.busy(0.3)
+        it.node.busy(BUSY)
         declaring = asyncio.ensure_future(it.mender.declare(it.target, ENTRIES))
         await until(it.shielded)
         (it.scope.cgroup / SHIELD / "child").mkdir()

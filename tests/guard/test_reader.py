@@ -20,8 +20,8 @@ PATIENCE = 0.4  # seconds
 
 @pytest.fixture
 def reader() -> Iterator[Reader]:
-    """Return one that is patient for half a second."""
-    made = Reader("test", patience=PATIENCE)
+    """Return one that is patient."""
+    made = Reader("test", patience=20.0)
     yield made
     made.close()
 
@@ -53,10 +53,11 @@ async def test_what_it_raises(reader: Reader) -> None:
 
 
 @pytest.mark.invariant(10)
-async def test_one_that_hangs(reader: Reader, hanging: threading.Event) -> None:
+async def test_one_that_hangs(reader: Reader, hanging: threading.Event, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is given up; what comes behind it is refused at once and never done; it works again when it is over."""
     done = []
     await reader.read("it", lambda: None)
+    monkeypatch.setattr(reader, "_patience", PATIENCE)
     with pytest.raises(RuntimeFileError, match="the disk: no answer in 0 s"):
         await asyncio.gather(
             reader.read("the disk", hanging.wait),
@@ -72,6 +73,7 @@ async def test_one_that_hangs(reader: Reader, hanging: threading.Event) -> None:
     assert reader._todo.qsize() <= 1
     hanging.set()
     await until(lambda: reader._since is None)
+    monkeypatch.undo()
     assert await reader.read("a file", lambda: 1) == 1
     assert done == []
 

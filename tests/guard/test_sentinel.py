@@ -351,7 +351,7 @@ async def test_a_stop_while_one_is_about_to_end_leaves_none(kept: Kept, monkeypa
     monkeypatch.setattr(sentinel, "_PARTING", 20.0)
     kept.start(Standing("rr"), then=f"lines.close(); link.close()\n{HANG}")
     await kept.until(lambda: kept.ups == 1)
-    await asyncio.sleep(0.2)
+    await kept.until(lambda: kept.sentinel._writer is None)  # its end is waited for
     [pid] = kept.pids
     began = time.monotonic()
     await kept.stop()

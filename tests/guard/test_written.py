@@ -118,7 +118,7 @@ class TestHealed:
     async def test_waits_for_what_systemd_tells(self, desk: Desk) -> None:
         """Where nobody was seen waiting it is told when the reload that is under way is over."""
         await desk.take(healed())
-        desk.post.guard.parts.causes.reload_began(time.monotonic() - 1.0)
+        desk.post.guard.parts.causes.reload_began(time.monotonic() - 60.0)
         await asyncio.sleep(0.35)
         assert not desk.post.events("lost")
         desk.post.guard.parts.causes.reload_ended(time.monotonic())

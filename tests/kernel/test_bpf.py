@@ -15,6 +15,7 @@ import pytest
 from gpuguard.errors import BpfUnavailableError, CgroupGoneError, CgroupUnreadableError, ProgramGoneError
 from gpuguard.kernel import bpf
 from tests.lab import bpf as lab
+from tests.lab.poll import until
 
 MOST = 64  # BPF_CGROUP_MAX_PROGS
 NOBODY = 65534
@@ -261,10 +262,8 @@ class TestProgram:
             pytest.skip(reason)
         with lab.program(lab.ALLOW_ALL) as loaded:
             assert bpf.program(loaded.id).id == loaded.id
-        for _ in range(100):  # the kernel takes the id away after the descriptor's last user
-            if isinstance(outcome(lambda: bpf.program(loaded.id)), ProgramGoneError):
-                break
-            time.sleep(0.01)
+        # The kernel takes the id away after the descriptor's last user.
+        until(lambda: isinstance(outcome(lambda: bpf.program(loaded.id)), ProgramGoneError), 20, "the program's end")
         with pytest.raises(ProgramGoneError, match=f"device program {loaded.id} is gone"):
             bpf.program(loaded.id)
 

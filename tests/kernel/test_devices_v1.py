@@ -226,7 +226,7 @@ class TestShield:
         assert kernel.devices.unshield(kernel.scope, inode) is True
         assert not kernel.devices.shielded(kernel.scope)
         assert kernel.lines(kernel.scope) == [NULL, GPU0]
-        until(lambda: denied_all(kernel), 10, "the end of the removed child in the kernel")  # 10 to 50 ms on 6.18
+        until(lambda: denied_all(kernel), 30, "the end of the removed child in the kernel")  # 10 to 50 ms on 6.18
         assert kernel.lines(kernel.scope) == []
 
     def test_one_that_is_there_serves_as_well(self, kernel: Groups) -> None:

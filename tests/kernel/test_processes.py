@@ -445,7 +445,7 @@ def test_in_a_node(node: Node) -> None:
     pid = node.run(["systemctl", "show", "--property=MainPID", "--value", "asker"]).stdout.strip()
     script = f"from gpuguard.kernel.processes import *; p = Processes(Path('/proc')).read({pid}); print(p.unit, p.role)"
     daemon = node.daemon([sys.executable, "-c", script])
-    assert daemon.wait(10) == 0, daemon.output()
+    assert daemon.wait() == 0, daemon.output()
     assert daemon.output().split() == ["asker.service", "Role.HOST"]
 
 
@@ -454,6 +454,6 @@ def test_who_runs() -> None:
     processes = Processes(Path("/proc"))
     assert processes.runs(os.getpid())
     with subprocess.Popen(["sleep", "60"]) as sleeper:
-        until(lambda: not processes.runs(sleeper.pid), 10, "it to sleep")
+        until(lambda: not processes.runs(sleeper.pid), 20, "it to sleep")
         sleeper.kill()
     assert not processes.runs(sleeper.pid)

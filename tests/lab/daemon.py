@@ -28,7 +28,7 @@ class Daemon(AbstractContextManager["Daemon"]):
     def pid(self) -> int:
         """The program's number outside the node. Raises LabError when it ended before it began."""
         until(
-            lambda: children(self._process.pid) or self._process.poll() is not None, 10, f"the start of {self._command}"
+            lambda: children(self._process.pid) or self._process.poll() is not None, 30, f"the start of {self._command}"
         )
         family = children(self._process.pid)
         if not family:
@@ -47,7 +47,7 @@ class Daemon(AbstractContextManager["Daemon"]):
         size = os.fstat(self._log.fileno()).st_size
         return os.pread(self._log.fileno(), size, 0).decode(errors="replace")  # moves no offset: the program shares it
 
-    def await_output(self, text: str, timeout: float = 20.0) -> None:
+    def await_output(self, text: str, timeout: float = 30.0) -> None:
         """Wait until it has printed `text`. Raises LabError, with the output, when it ends before or does not."""
         deadline = time.monotonic() + timeout
         while text not in self.output():

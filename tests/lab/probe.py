@@ -36,7 +36,7 @@ def loop(node: str) -> dict[str, Any]:
     gaps: list[tuple[int, int, bool]] = []
     opens = 0
     since = 0
-    while opens % _LOOK or not select.select([0], [], [], 0)[0]:
+    while not opens or opens % _LOOK or not select.select([0], [], [], 0)[0]:
         start = time.monotonic_ns()
         result = attempt(node)
         opens += 1

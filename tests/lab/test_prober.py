@@ -75,14 +75,14 @@ def test_loop_measures_a_gap(node_v1: Node, prober: Prober) -> None:
     """A loop reports one gap from a denial to the next allowance, as long as the denial lasted, on this clock."""
     scope = node_v1.scope(device_allow=ALLOWED)
     with prober.loop(scope.cgroup, GPU0) as loop:
-        time.sleep(0.1)
+        time.sleep(1.5)  # each time longer than it is ever kept from its processor
         before = time.monotonic_ns()
         (scope.cgroup / "devices.deny").write_text("c 195:0 rw")
         denied = time.monotonic_ns()
-        time.sleep(0.1)
+        time.sleep(1.5)
         allowing = time.monotonic_ns()
         (scope.cgroup / "devices.allow").write_text("c 195:0 rw")
-        time.sleep(0.1)
+        time.sleep(1.5)
         report = loop.stop()
     (gap,) = report.gaps
     assert gap.ended

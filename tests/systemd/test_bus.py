@@ -199,7 +199,7 @@ async def test_calls_in_flight_fail_at_once_when_the_bus_dies(bus: Bus, fake: Fa
     for call in calls:
         with pytest.raises(BusUnavailableError):
             await call
-    assert time.monotonic() - started < 10
+    assert time.monotonic() - started < 25
     assert not bus.connected
     assert "hung up" in await bus.lost()
 
