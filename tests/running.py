@@ -31,7 +31,7 @@ class Gpuguard:
     def write(self, **tables: Mapping[str, object]) -> None:
         """Write the configuration: these tables on top of quick ones."""
         quick: dict[str, Mapping[str, object]] = {
-            "guard": {"settle": "50ms", "poll_interval": "100ms"},
+            "guard": {"settle": "300ms", "poll_interval": "100ms"},
             "metrics": {"listen": f"unix:{self.metrics}"},
             "log": {"format": "json", "level": "debug"},
             "paths": self.node.config_paths(),

@@ -16,7 +16,7 @@ LEAST += ["--samples=1", "--units=200", "--herd=3", "--reloads=1"]
 
 
 @pytest.mark.node
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize(
     ("modes", "parts", "tables"),
     [

@@ -192,7 +192,7 @@ class TestHealthy:
 
     async def test_is_found_when_it_starts(self, sim: SimNode, station: Station) -> None:
         """A container that starts while the guard is there is found by a signal, learnt and declared."""
-        post = await station(sim, BY_SIGNALS)
+        post = await station(sim, {"guard": {**BY_SIGNALS["guard"], "settle": "1s"}})  # one rule comes after the other
         await post.quiet()
         scope = await asyncio.to_thread(sim.scope, hook_rules=[GPU0, CTL])
         await post.becomes(scope, State.PROTECTED)
@@ -218,7 +218,7 @@ class TestStart:
         """What hooks write while the container settles belongs to it, all of it is declared, in one call."""
         scope = sim.scope(hook_rules=[GPU0])
         account = Account(sim, scope)
-        post = await station(sim, {"guard": {"settle": "400ms"}})
+        post = await station(sim, {"guard": {"settle": "2s"}})
         await post.until(lambda: post.state(scope) is State.SETTLING, "it was not seen settling")
         scope.write_rules([GPU1])
         await post.until(lambda: len(post.entitled(scope)) == 2, "the second rule was not learnt")

@@ -96,7 +96,7 @@ def test_nothing_is_left_of_it() -> None:
 def test_the_gap_can_be_seen(sim: SimNode) -> None:
     """Between systemd's deny-all and its first allow the list is empty, for as long as was asked for."""
     scope = sim.scope()
-    sim.set_gap(0.5)
+    sim.set_gap(3.0)
     reload = Thread(target=sim.daemon_reload)
     reload.start()
     until(lambda: not scope.rules().rules, 10, "an empty list")
