@@ -196,7 +196,7 @@ class Gpuguard(AbstractContextManager["Gpuguard"]):
     def _serves(self) -> bool:
         try:
             self._text = self._scrape()
-        except OSError:
+        except (OSError, http.client.HTTPException):
             return False
         return True
 
