@@ -171,7 +171,7 @@ def test_a_stop_removes_it(node: Node, gpu_scope: MakeScope, guard: Gpuguard) ->
         shielded(scope.cgroup)
         guard.await_state(scope.name, "protected")
     before = [gate.rules(scope.cgroup) for scope in scopes]
-    assert guard.daemon.stop() == 0  # which waits for no more than 20 s
+    assert guard.daemon.stop(timeout=20.0) == 0
     for scope in scopes:
         assert not of(scope.cgroup).exists()
     assert [gate.rules(scope.cgroup) for scope in scopes] == before

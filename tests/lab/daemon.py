@@ -60,7 +60,7 @@ class Daemon(AbstractContextManager["Daemon"]):
         """Send it a signal."""
         os.kill(self.pid, number)
 
-    def wait(self, timeout: float = 20.0) -> int:
+    def wait(self, timeout: float = 40.0) -> int:
         """Wait for its end and return its exit status. Raises LabError when it does not end; it is killed then."""
         try:
             status = self._process.wait(timeout)
@@ -73,7 +73,7 @@ class Daemon(AbstractContextManager["Daemon"]):
             self._log.close()
         return status
 
-    def stop(self, timeout: float = 20.0) -> int:
+    def stop(self, timeout: float = 40.0) -> int:
         """End it by SIGTERM, as systemd would, and return its exit status."""
         if self.returncode is None:
             self.signal(signal.SIGTERM)

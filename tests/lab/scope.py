@@ -55,4 +55,4 @@ class Scope:
     def stop(self) -> None:
         """End the scope and wait until its control group is gone."""
         self._sleeper.kill()
-        until(lambda: not self.cgroup.exists(), 20, f"the end of {self.name}")
+        until(lambda: not self.cgroup.exists(), 40, f"the end of {self.name}")

@@ -160,8 +160,8 @@ def test_the_node_ends_with_its_owner(number: int) -> None:
     """When the process that booted a node is ended by a signal, its node goes by itself, without a trace."""
     with owner() as (process, name):
         process.send_signal(number)
-        process.wait(20)
-        until(lambda: not traces(name), 20, f"the end of node {name}")
+        process.wait(40)
+        until(lambda: not traces(name), 40, f"the end of node {name}")
 
 
 def test_reap_removes_what_a_killed_keeper_left(tmp_path: Path) -> None:
@@ -171,8 +171,8 @@ def test_reap_removes_what_a_killed_keeper_left(tmp_path: Path) -> None:
         keeper = json.loads((tmp_path / "lab" / name / "record.json").read_text())["keeper"]["pid"]
         os.kill(keeper, signal.SIGKILL)
         process.kill()
-        process.wait(20)
-        until(lambda: identify(keeper) is None, 20, "the end of the keeper")
+        process.wait(40)
+        until(lambda: identify(keeper) is None, 40, "the end of the keeper")
         assert traces(name)
         reaped = subprocess.run(
             [sys.executable, "-m", "tests.lab", "reap"],
@@ -183,7 +183,7 @@ def test_reap_removes_what_a_killed_keeper_left(tmp_path: Path) -> None:
             check=True,
         )
     assert reaped.stdout == f"{name} removed\n"
-    until(lambda: not traces(name), 20, f"the end of node {name}")
+    until(lambda: not traces(name), 40, f"the end of node {name}")
     assert not (tmp_path / "lab").exists()
 
 
@@ -204,7 +204,7 @@ def test_run_ends_what_takes_too_long(node_v1: Node) -> None:
     """A program that is out of time is killed, in the node too."""
     with pytest.raises(LabError, match="did not end within"):
         node_v1.run(["sleep", "4242"], timeout=0.5)
-    until(lambda: "4242" not in node_v1.run(["ps", "ax"]).stdout, 10, "the end of the program")
+    until(lambda: "4242" not in node_v1.run(["ps", "ax"]).stdout, 30, "the end of the program")
 
 
 def test_run_hands_over_input_and_environment(node_v1: Node) -> None:
