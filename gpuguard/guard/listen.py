@@ -18,6 +18,8 @@ from gpuguard.systemd.link import Link
 # The monitor shows a call before systemd has carried it out, which takes it a millisecond or, when it
 # is busy, seconds. What happens later than that the clock sees.
 _AFTER_CALL = (0.02, 0.2, 1.0)
+# Seconds for which the sentinel expects what a reload takes, should the end of that not be told.
+_LONGEST_RELOAD = 30.0
 # Seconds for a search among the processes, during which nothing else is done.
 _SEARCH = 0.005
 
@@ -60,14 +62,16 @@ class Listener:
             self._watch.want(control_group, fresh=True)
 
     def _manager(self, event: events.Event) -> None:
-        now, causes = time.monotonic(), self._guard.parts.causes
+        now, causes, sentinel = time.monotonic(), self._guard.parts.causes, self._guard.parts.sentinel
         if isinstance(event, events.ManagerReplaced):
             causes.manager_replaced()
         elif isinstance(event, events.Reloading) and event.active:
+            sentinel.awake(_LONGEST_RELOAD)
             # systemctl waits, for a reexec only until that begins, which this is.
             causes.reload_began(now, self._processes.requester(_reloads, _SEARCH))
         elif isinstance(event, events.Reloading):
             # Sent after the device lists were rewritten (systemd's manager_dispatch_dbus_queue).
+            sentinel.awake(0.0)
             self._guard.parts.recorder.metrics.reload(causes.reload_ended(now))
             self.look_at_all()
             # The source passes over units that come during a reload, among them new ones.

@@ -13,7 +13,7 @@ from typing import Optional, Union
 from gpuguard.errors import SentinelError
 from gpuguard.model.rule import Rule
 from gpuguard.model.write import NOT_RUNNING, ProgramsChanged, Standing, Watched, Write
-from gpuguard.sentinel.wire import LONGEST, Blind, Forget, Message, Overflow, Ping, Pong, decode, encode
+from gpuguard.sentinel.wire import LONGEST, Awake, Blind, Forget, Message, Overflow, Ping, Pong, decode, encode
 
 # The name of the source, for the metrics and the journal.
 SENTINEL = "sentinel"
@@ -63,6 +63,11 @@ class Sentinel:
         """Have a scope watched no more."""
         if self._watched.pop(control_group, None) is not None:
             self._send(Forget(control_group))
+
+    def awake(self, seconds: float) -> None:
+        """Have it expect losses for so many seconds from now; 0: no more."""
+        if self._watched:
+            self._send(Awake(seconds))
 
     def declared(self, control_group: str) -> frozenset[Rule]:
         """Return what of a scope it was last told that systemd writes itself."""

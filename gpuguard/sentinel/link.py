@@ -8,7 +8,7 @@ from collections import deque
 
 from gpuguard.errors import SentinelError
 from gpuguard.model.write import Watched
-from gpuguard.sentinel.wire import LONGEST, Forget, FromSentinel, Overflow, Ping, ToSentinel, decode, encode
+from gpuguard.sentinel.wire import LONGEST, Awake, Forget, FromSentinel, Overflow, Ping, ToSentinel, decode, encode
 
 # Bytes. A report is some 1,000, or 10 times that where somebody has a long command line.
 _MOST_WAITING = 4 << 20
@@ -122,7 +122,7 @@ class Link:
         except SentinelError as error:
             self._odd(str(error))
             return []
-        if isinstance(message, (Watched, Forget, Ping)):
+        if isinstance(message, (Watched, Forget, Awake, Ping)):
             return [message]
         self._odd(f"not for the sentinel: {type(message).__name__}")
         return []

@@ -28,6 +28,13 @@ class Forget:
 
 
 @dataclass(frozen=True)
+class Awake:
+    """To the sentinel: systemd may rewrite device lists within so many seconds from now; 0: it has."""
+
+    seconds: float
+
+
+@dataclass(frozen=True)
 class Ping:
     """To the sentinel: answer when all that was said before is done, and all that came of it is told."""
 
@@ -53,7 +60,7 @@ class Blind:
     reason: str
 
 
-ToSentinel = Union[Watched, Forget, Ping]
+ToSentinel = Union[Watched, Forget, Awake, Ping]
 FromSentinel = Union[Standing, Write, ProgramsChanged, Pong, Overflow, Blind]
 Message = Union[ToSentinel, FromSentinel]
 
@@ -146,6 +153,7 @@ def _overflow(_made: _Made) -> Overflow:
 _READERS: dict[str, Callable[[_Made], Message]] = {
     "Watched": _watched,
     "Forget": lambda made: Forget(_text(made["control_group"])),
+    "Awake": lambda made: Awake(_seconds(made["seconds"])),
     "Ping": lambda made: Ping(_number(made["number"])),
     "Pong": lambda made: Pong(_number(made["number"])),
     "Standing": _standing,

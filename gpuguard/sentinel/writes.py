@@ -22,13 +22,16 @@ from gpuguard.sentinel.settings import Settings
 from gpuguard.sentinel.telling import Teller
 from gpuguard.sentinel.timers import Timers
 from gpuguard.sentinel.watching import Watching
-from gpuguard.sentinel.wire import Blind, Forget, Ping, Pong, ToSentinel
+from gpuguard.sentinel.wire import Awake, Blind, Forget, Ping, Pong, ToSentinel
 
 # Seconds that an answer may wait for quiet.
 _PATIENCE = 0.2
 # Things done between two looks at what the daemon says, and seconds after which it is heard, whatever else there is.
 _STEPS = 32
 _ROUND = 0.1
+# Seconds between two rounds while losses are expected: code that has just run is in the processor's caches when a loss
+# comes, which is healed in half the time then (decision 15).
+_STEP = 0.001
 # Times in a row that systemd is left alone: somebody may have it rewrite without end.
 _MOST_CALM = 256
 
@@ -68,6 +71,7 @@ class Writes:
         self._pings: list[tuple[float, int]] = []
         self._asked = 0  # the dozer, for what it holds
         self._round_ends = float("inf")
+        self._awake_until = 0.0
         self._dozer = dozer.start(self._scopes.calm, [link.fileno()])
         self._dozer.setblocking(False)  # noqa: FBT003 - its only argument
         denies = self._scopes.denies
@@ -101,7 +105,7 @@ class Writes:
             else:
                 calms = 0
                 ready = poll.poll(self._patience())
-                if ready:  # whatever it is: this is what cannot wait
+                if ready or self._awake:  # whatever it is: this is what cannot wait
                     self._understand(reflexes())
             self._round_ends = time.monotonic() + _ROUND
             self._attend()
@@ -117,11 +121,18 @@ class Writes:
         """Whether systemd is to be left alone with its rewrite: not while a hook may write what is not seen then."""
         return time.monotonic() < self._losses.quiet_until and not self._scopes.growing
 
+    @property
+    def _awake(self) -> bool:
+        """Whether losses are expected."""
+        return time.monotonic() < self._awake_until
+
     def _patience(self) -> Optional[float]:
         """Return how long nothing need be done, in milliseconds; None for ever."""
         times = [deadline for deadline, _ in self._pings[:1]]
         if self._teller.busy:
             times.append(self._losses.quiet_until if self._calm else 0.0)
+        if self._awake:
+            times.append(time.monotonic() + _STEP)
         if self._timers.next is not None:
             times.append(self._timers.next)
         return max(0.0, 1e3 * (min(times) - time.monotonic())) if times else None
@@ -205,6 +216,10 @@ class Writes:
             self._watching.watch(message)
         elif isinstance(message, Forget):
             self._watching.forget(message.control_group)
+        elif isinstance(message, Awake):
+            # What systemd knows is its own to write: nobody need hurry.
+            urgent = any(scope.urgent for scope in self._scopes)
+            self._awake_until = time.monotonic() + message.seconds if urgent else 0.0
         else:
             self._read_calm()
             with contextlib.suppress(OSError):  # it is gone, or busy: it is asked in vain for as long as one waits

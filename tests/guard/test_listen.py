@@ -93,6 +93,15 @@ class TestReloads:
         assert ear.post.value("gpuguard_reloads_total", kind="reload") == 1
         assert ear.post.value("gpuguard_source_events_total", source="signals") == 2
 
+    async def test_has_the_sentinel_expect_losses_meanwhile(self, ear: Ear, monkeypatch: pytest.MonkeyPatch) -> None:
+        """From the beginning to the end, and not for ever should that not be told."""
+        told: list[float] = []
+        monkeypatch.setattr(ear.post.guard.parts.sentinel, "awake", told.append)
+        await ear.take(events.Reloading(active=True))
+        assert told == [30.0]
+        await ear.take(events.Reloading(active=False))
+        assert told == [30.0, 0.0]
+
     async def test_knows_a_reexec(self, ear: Ear) -> None:
         """When systemd's name changes hands in the middle it counts as a daemon-reexec."""
         await ear.take(events.Reloading(active=True), events.ManagerReplaced(), events.Reloading(active=False))

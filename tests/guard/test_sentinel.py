@@ -17,7 +17,7 @@ import pytest
 from gpuguard.guard import sentinel
 from gpuguard.guard.sentinel import Sentinel, Told
 from gpuguard.model.write import Standing, Watched
-from gpuguard.sentinel.wire import LONGEST, Blind, Forget, Message, Overflow, Ping, Pong, decode, encode
+from gpuguard.sentinel.wire import LONGEST, Awake, Blind, Forget, Message, Overflow, Ping, Pong, decode, encode
 from tests.guard.made import GPU0, GROUP
 from tests.model.looks import rules
 from tests.report.support import until
@@ -130,6 +130,17 @@ async def test_orders_of_before_and_after_the_start_arrive(kept: Kept) -> None:
     assert kept.heard == [ORDERS, Watched(OTHER, 8), Forget(GROUP)]
     assert not kept.sentinel.watches(GROUP)
     assert kept.sentinel.watches(OTHER)
+
+
+async def test_it_is_awake_where_there_is_something_to_watch(kept: Kept) -> None:
+    """On cgroup v2 there is not: it is spared the trouble."""
+    kept.start()
+    await kept.until(lambda: bool(kept.pids))
+    kept.sentinel.awake(30.0)
+    kept.sentinel.watch(ORDERS)
+    kept.sentinel.awake(0.0)
+    await kept.until(lambda: len(kept.heard) > 1)
+    assert kept.heard == [ORDERS, Awake(0.0)]
 
 
 def test_it_knows_what_it_has_said_without_a_process() -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from gpuguard.model.write import Standing
 from gpuguard.sentinel.link import DaemonGoneError, Link
-from gpuguard.sentinel.wire import LONGEST, Forget, Message, Overflow, Ping, Pong, decode, encode
+from gpuguard.sentinel.wire import LONGEST, Awake, Forget, Message, Overflow, Ping, Pong, decode, encode
 
 LONG = Standing("nice", "x" * 10_000)
 
@@ -39,11 +39,11 @@ def test_lines_in_pieces(daemon: tuple[socket.socket, Link]) -> None:
     """A message is taken when it is complete."""
     ours, link = daemon
     assert link.receive() == []
-    text = encode(Forget("/a")) + encode(Ping(1))
+    text = encode(Forget("/a")) + encode(Awake(3.0)) + encode(Ping(1))
     ours.sendall(text[:10])
     assert link.receive() == []
     ours.sendall(text[10:])
-    assert link.receive() == [Forget("/a"), Ping(1)]
+    assert link.receive() == [Forget("/a"), Awake(3.0), Ping(1)]
 
 
 def test_what_makes_no_sense(daemon: tuple[socket.socket, Link], capsys: pytest.CaptureFixture[str]) -> None:

@@ -12,7 +12,7 @@ from gpuguard.errors import GpuguardError
 from gpuguard.model.process import Process
 from gpuguard.model.ruleset import RuleSet
 from gpuguard.model.write import ProgramsChanged, Standing, Watched, Write
-from gpuguard.sentinel.wire import Blind, Forget, Message, Overflow, Ping, Pong, decode, encode
+from gpuguard.sentinel.wire import Awake, Blind, Forget, Message, Overflow, Ping, Pong, decode, encode
 from tests.model.strategies import RULES as ANY_RULE
 
 TEXT = st.text(st.characters(exclude_categories=[]), max_size=20)
@@ -35,6 +35,7 @@ CHAINS = st.lists(PROCESSES, max_size=3).map(tuple)
 MESSAGES: st.SearchStrategy[Message] = st.one_of(
     st.builds(Watched, TEXT, NUMBERS, RULES, RULES, st.booleans(), st.booleans()),
     st.builds(Forget, TEXT),
+    st.builds(Awake, TIMES),
     st.builds(Ping, NUMBERS),
     st.builds(Pong, NUMBERS),
     st.builds(Standing, TEXT, st.none() | TEXT),

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Optional
 
 import pytest
 
@@ -18,7 +19,7 @@ from gpuguard.model.write import Watched, Write
 from gpuguard.sentinel.dozer import ASKED
 from gpuguard.sentinel.link import DaemonGoneError
 from gpuguard.sentinel.reflex import Answered, Reflex
-from gpuguard.sentinel.wire import Overflow, Ping, Pong
+from gpuguard.sentinel.wire import Awake, Overflow, Ping, Pong
 from tests.kernel.groups import Groups
 from tests.lab.node import Node
 from tests.lab.poll import until
@@ -38,7 +39,7 @@ from tests.sentinel.driven import (
     shell,
     until_whole,
 )
-from tests.sentinel.inside import GPU0, NOBODY, Inside, event
+from tests.sentinel.inside import GPU0, GPU1, NOBODY, Inside, event
 
 QUEUE = 16_384
 """Events that the kernel keeps for a fanotify group (fanotify(7), max_queued_events)."""
@@ -244,6 +245,40 @@ def test_systemd_is_left_alone_when_no_hook_is_at_work_any_more(loop: Inside) ->
     loop.writes._losses.drop(scope)
     calm.append(loop.writes._calm)
     assert calm == [False, True, False, True]
+
+
+@pytest.mark.parametrize(
+    ("undeclared", "seconds", "longest"),
+    [((), 60.0, None), ((GPU0,), 0.0, None), ((GPU0,), 60.0, pytest.approx(1.0, abs=0.1))],
+    ids=["all is systemd's own to write", "it is over", "losses are expected"],
+)
+def test_while_losses_are_expected_it_goes_round(
+    loop: Inside, undeclared: tuple[str, ...], seconds: float, longest: Optional[float]
+) -> None:
+    """It waits for no longer than so many milliseconds."""
+    loop.watch(undeclared=undeclared, declared=(GPU1,))
+    loop.writes._take(Awake(seconds))
+    assert loop.writes._patience() == longest
+
+
+@pytest.mark.timeout(60)
+def test_while_losses_are_expected_it_does_what_a_loss_would_have_it_do(loop: Inside) -> None:
+    """What has not just been done is as slow as the first time."""
+    rounds = 0
+
+    def nothing() -> Answered:
+        nonlocal rounds
+        rounds += 1
+        if rounds == 10:
+            loop.leave()
+        return [], {}
+
+    loop.writes._reflexes = nothing
+    loop.watch(undeclared=(GPU0,))
+    loop.writes._take(Awake(100.0))
+    with pytest.raises(DaemonGoneError):
+        loop.writes.run()
+    assert rounds >= 10
 
 
 def test_an_answer_waits_for_what_is_not_read(loop: Inside) -> None:
