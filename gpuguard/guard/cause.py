@@ -16,7 +16,8 @@ from gpuguard.systemd.events import Called
 
 # A change that is seen this many seconds after an event is put down to it, not one that is seen later.
 _FRESH = 2.0
-# systemd answers a call at once, unless it reloads: what was whole this many seconds after a call was not taken by it.
+# systemd carries a call out within so many seconds, unless it is very busy: what comes later is not put down to it.
+# runc calls when it creates a container, and again at an update.
 _PROMPT = 0.5
 # A reload that has begun and whose end was missed is over some time.
 _LONGEST_RELOAD = 300.0
@@ -136,18 +137,17 @@ class Causes:
         if write.writer is None:
             return Cause(since=write.at)
         if write.writer.role is Role.SYSTEMD:
-            return replace(self._by_systemd(unit, write.at, write.requester), writer=write.writer, since=write.at)
+            seen = (write.requester, write.at)
+            found = self._by_systemd(unit, write.at, seen, called=write.at - _PROMPT)
+            return replace(found, writer=write.writer, since=write.at)
         return _by_itself(write.writer, write.requester, write.at)
 
     def certain(self, unit: str, write: Write) -> bool:
-        """Whether nothing that is heard later can say better what a write is put down to.
-
-        A call that came long before it is another one's: runc calls when it creates a container and again at an update.
-        """
-        cause, call = self.of_write(unit, write), self._call_at(unit, write.at)
-        if not cause.requester or (cause.cause == "property" and not cause.properties):
-            return False
-        return call is None or cause.cause not in {"property", "runtime"} or call.at > write.at - _PROMPT
+        """Whether nothing that is heard later can say better what a write is put down to."""
+        cause = self.of_write(unit, write)
+        by_systemd = cause.writer is not None and cause.writer.role is Role.SYSTEMD
+        told = cause.cause not in {"property", "runtime"} or bool(cause.properties)
+        return bool(cause.requester) and (told or not by_systemd)
 
     def own(self, unit: str, now: float) -> bool:
         """Whether systemd has just written a unit's devices for gpuguard itself, and for nobody else since."""
@@ -165,24 +165,32 @@ class Causes:
         if hint is not None and (now - hint.at >= _FRESH or hint.at < since):
             hint = None
         if hint is not None and hint.writer is not None and hint.writer.role in _WORDS:
-            if self._reload_at(now, since) is None and self._call_at(unit, now, since) is None:
+            if self._reload_at(now, since) is None and self._call_at(unit, now, since - _PROMPT) is None:
                 return _by_itself(hint.writer, hint.requester, hint.at)
             hint = None
-        found = self._by_systemd(unit, now, hint.requester if hint is not None else (), since)
+        seen = ((), 0.0) if hint is None else (hint.requester, hint.at)
+        found = self._by_systemd(unit, now, seen, since=since, called=since - _PROMPT)
         if found.cause != "unknown":
             return found
         return Cause() if hint is None or hint.name != self._systemd.name else replace(found, since=hint.at)
 
-    def _by_systemd(self, unit: str, at: float, requester: Lineage, since: float = 0.0) -> Cause:
-        """Tell why systemd wrote at a moment; `requester` was seen waiting for it then."""
+    def _by_systemd(
+        self, unit: str, at: float, seen: tuple[Lineage, float], *, called: float, since: float = 0.0
+    ) -> Cause:
+        """Tell why systemd had written by a moment; `seen`: who was seen waiting for it, and when.
+
+        A reload that was over before `since`, or a call from before `called`, was not it.
+        """
+        requester, seen_at = seen
         asked = request_of(requester[0].command) if requester else None
-        reload, call = self._reload_at(at, since), self._call_at(unit, at, since)
-        if reload is not None:
+        reload, call = self._reload_at(at, since), self._call_at(unit, at, called)
+        other = asked is not None and not _reloads(asked) and asked.concerns(unit)
+        news = max(seen_at if other else 0.0, call.at if call is not None else 0.0)
+        if reload is not None and not (reload.ended is not None and reload.ended < news):
             caller = requester if _reloads(asked) else self._reloader(reload.began)
             return Cause(reload.kind, self._systemd, caller, since=reload.began)
         if call is not None:
-            waiting = requester if asked is not None and not _reloads(asked) and asked.concerns(unit) else ()
-            caller = waiting or self._as_seen(call.caller, at) or self._short_lived(unit, at)[0]
+            caller = (requester if other else ()) or self._as_seen(call.caller, at) or self._short_lived(unit, at)[0]
             # One that has just ended has no executable any more, and his parent may have.
             runtime = any(process.role is Role.RUNTIME for process in caller[:2])
             word = "runtime" if runtime else "property"
@@ -250,10 +258,10 @@ class Causes:
                 return lineage, asked
         return (), None
 
-    def _call_at(self, unit: str, at: float, since: float = 0.0) -> Optional[_Call]:
-        """Return the last call about a unit, if it can have taken something at that moment and after `since`."""
+    def _call_at(self, unit: str, at: float, since: float) -> Optional[_Call]:
+        """Return the last call about a unit, if it came after `since` and not too long before that moment."""
         call = self._calls.get(unit)
-        return call if call is not None and abs(at - call.at) < _FRESH and call.at >= since - _PROMPT else None
+        return call if call is not None and call.at >= since and abs(at - call.at) < _FRESH else None
 
 
 def _by_container(hint: ProgramsChanged) -> bool:

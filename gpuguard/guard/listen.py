@@ -18,8 +18,8 @@ from gpuguard.systemd.link import Link
 # The monitor shows a call before systemd has carried it out, which takes it a millisecond or, when it
 # is busy, seconds. What happens later than that the clock sees.
 _AFTER_CALL = (0.02, 0.2, 1.0)
-# Seconds for which the sentinel expects what a reload takes, should the end of that not be told.
-_LONGEST_RELOAD = 30.0
+# Seconds for which the sentinel expects losses by a reload of which the end is not told.
+_AWAKE = 30.0
 # Seconds for a search among the processes, during which nothing else is done.
 _SEARCH = 0.005
 
@@ -66,7 +66,7 @@ class Listener:
         if isinstance(event, events.ManagerReplaced):
             causes.manager_replaced()
         elif isinstance(event, events.Reloading) and event.active:
-            sentinel.awake(_LONGEST_RELOAD)
+            sentinel.awake(_AWAKE)
             # systemctl waits, for a reexec only until that begins, which this is.
             causes.reload_began(now, self._processes.requester(_reloads, _SEARCH))
         elif isinstance(event, events.Reloading):

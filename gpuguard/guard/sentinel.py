@@ -48,6 +48,7 @@ class Sentinel:
         self._numbers = itertools.count(1)
         self._waiting: dict[int, asyncio.Future[None]] = {}
         self._silent_since: Optional[float] = None
+        self._awake_until = 0.0
 
     def watch(self, watched: Watched) -> None:
         """Have a scope watched, and what is to be given back there; the same again costs nothing."""
@@ -66,8 +67,8 @@ class Sentinel:
 
     def awake(self, seconds: float) -> None:
         """Have it expect losses for so many seconds from now; 0: no more."""
-        if self._watched:
-            self._send(Awake(seconds))
+        self._awake_until = time.monotonic() + seconds
+        self._send(Awake(seconds))
 
     def declared(self, control_group: str) -> frozenset[Rule]:
         """Return what of a scope it was last told that systemd writes itself."""
@@ -128,6 +129,8 @@ class Sentinel:
                 reader, self._writer = await asyncio.open_connection(sock=ours, limit=LONGEST)
                 for watched in self._watched.values():
                     self._send(watched)
+                if (left := self._awake_until - time.monotonic()) > 0:
+                    self._send(Awake(left))
                 await self._listen(reader, tell, up, down)
             finally:
                 await self._end(process)

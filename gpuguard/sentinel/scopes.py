@@ -69,14 +69,17 @@ class Scopes:
 
         Raises FanotifyError; the scope is dropped then.
         """
-        self.rest(scope)
-        denies, allows = (self.denies, self.allows) if self._at_once(scope) else (self.calm, self.calm)
+        at_once, calm = (self.denies, self.allows), (self.calm, self.calm)
+        marked, before = (at_once, calm) if self._at_once(scope) else (calm, at_once)
+        files = (scope.files.deny, scope.files.allow)
         try:
-            denies.mark(scope.files.deny)
-            allows.mark(scope.files.allow)
+            for group, file in zip(marked, files):
+                group.mark(file)
         except FanotifyError:
             self.drop(scope)
             raise
+        for group, file in zip(before, files):  # only now: nothing is to be missed in between
+            group.unmark(file)
         scope.resting, scope.heard_at_once = False, self._at_once(scope)
 
     def tune(self, scope: Scope) -> None:

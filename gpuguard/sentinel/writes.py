@@ -72,6 +72,7 @@ class Writes:
         self._asked = 0  # the dozer, for what it holds
         self._round_ends = float("inf")
         self._awake_until = 0.0
+        self._alert = False
         self._dozer = dozer.start(self._scopes.calm, [link.fileno()])
         self._dozer.setblocking(False)  # noqa: FBT003 - its only argument
         denies = self._scopes.denies
@@ -123,8 +124,8 @@ class Writes:
 
     @property
     def _awake(self) -> bool:
-        """Whether losses are expected."""
-        return time.monotonic() < self._awake_until
+        """Whether losses are expected, and nothing but losses."""
+        return self._alert and time.monotonic() < self._awake_until
 
     def _patience(self) -> Optional[float]:
         """Return how long nothing need be done, in milliseconds; None for ever."""
@@ -210,6 +211,9 @@ class Writes:
         for message in self._link.receive():
             self._take(message)
             self._attend()
+        # Who is woken in the middle of systemd's rewrite makes it longer, where systemd knows all, for nothing.
+        scopes = list(self._scopes)
+        self._alert = bool(scopes) and all(scope.first or scope.watched.growing for scope in scopes)
 
     def _take(self, message: ToSentinel) -> None:
         if isinstance(message, Watched):
@@ -217,9 +221,7 @@ class Writes:
         elif isinstance(message, Forget):
             self._watching.forget(message.control_group)
         elif isinstance(message, Awake):
-            # What systemd knows is its own to write: nobody need hurry.
-            urgent = any(scope.urgent for scope in self._scopes)
-            self._awake_until = time.monotonic() + message.seconds if urgent else 0.0
+            self._awake_until = time.monotonic() + message.seconds
         else:
             self._read_calm()
             with contextlib.suppress(OSError):  # it is gone, or busy: it is asked in vain for as long as one waits

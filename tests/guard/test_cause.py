@@ -111,8 +111,12 @@ def test_a_property_change(causes: Causes) -> None:
 def test_a_property_change_that_left_the_list_whole(causes: Causes) -> None:
     """What was seen whole well after a call was not taken by it; right after it systemd may not have come to it yet."""
     causes.called(CALL, (), 1.0)
-    assert causes.of_loss(UNIT, GROUP, 2.5, whole_at=2.0) == UNKNOWN
-    assert causes.of_loss(UNIT, GROUP, 1.5, whole_at=1.1).cause == "property"
+    assert causes.of_loss(UNIT, GROUP, 2.5, whole_at=1.6) == UNKNOWN
+    assert causes.of_loss(UNIT, GROUP, 2.5, whole_at=1.4).cause == "property"
+    runc = Process(72, "runc", "/usr/bin/runc", native=True)
+    causes.programs_change(ProgramsChanged(2.4, "runc", runc, (runc,)))
+    assert causes.of_loss(UNIT, GROUP, 2.5, whole_at=1.6) == Cause("runtime", runc, since=2.4)
+    assert causes.of_loss(UNIT, GROUP, 2.5, whole_at=1.4).cause == "property"
 
 
 def test_a_reload_explains_more_than_a_property_change(causes: Causes) -> None:

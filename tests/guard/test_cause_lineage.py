@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Optional
 
 import pytest
@@ -83,6 +84,51 @@ def test_who_asks_for_something_else_has_not_asked_for_a_reload_that_is_to_come(
     assert causes.of_write(UNIT, write(5.0)).cause == "reload"
     found = causes.of_write(UNIT, write(5.0, requester=(SETTER,)))
     assert (found.cause, found.properties, found.requester) == ("property", ("CPUShares",), (SETTER,))
+
+
+@pytest.mark.parametrize("seen", ["at the write", "among the last programs"])
+def test_who_asks_long_after_a_call_is_the_one(seen: str) -> None:
+    """What goes past the bus, as systemctl does: runc has called when it created the container."""
+    causes = Causes(lambda since: [(SETTER, ADMIN)] if seen != "at the write" and since <= 11.4 else [])
+    called("SetUnitProperties", (RUNC,), 10.0, causes)
+    found = causes.of_write(UNIT, write(11.5, requester=(SETTER, ADMIN) if seen == "at the write" else ()))
+    assert (found.cause, found.requester, found.properties) == ("property", (SETTER, ADMIN), ("CPUShares",))
+
+
+@pytest.mark.parametrize(("at", "cause"), [(10.4, "runtime"), (10.6, "unknown")])
+def test_a_call_is_carried_out_soon(at: float, cause: str) -> None:
+    """What comes later, and for nobody that was seen, may be anybody's."""
+    causes = Causes()
+    called("SetUnitProperties", (RUNC,), 10.0, causes)
+    waits_for_another = replace(SETTER, command=("systemctl", "set-property", "y.scope", "A=1"))
+    assert causes.of_write(UNIT, write(at)).cause == cause
+    assert causes.of_write(UNIT, write(at, requester=(waits_for_another,))).cause == cause
+
+
+def test_what_is_asked_for_after_a_reload_is_not_put_down_to_it() -> None:
+    """Be it that the bus tells of it, or that somebody is seen waiting; one who waits during the reload is another."""
+    causes = Causes()
+    causes.reload_began(5.0, (RELOADER,))
+    assert causes.of_write(UNIT, write(5.1, requester=(SETTER,))).cause == "reload"
+    causes.programs_change(ProgramsChanged(5.2, "systemd", None, (SETTER,)))
+    causes.reload_ended(5.5)
+    assert causes.of_loss(UNIT, GROUP, 5.6).cause == "reload"
+    assert causes.of_write(UNIT, write(6.0, requester=(SETTER,))).cause == "property"
+    assert causes.of_write(UNIT, write(6.0)).cause == "reload"
+    called("SetUnitProperties", (SETTER,), 6.1, causes)
+    assert causes.of_loss(UNIT, GROUP, 6.2).cause == "property"
+
+
+def test_what_is_certain() -> None:
+    """A call right before the write; who reloads, and who wrote himself, whatever was called for long before."""
+    causes = Causes()
+    called("SetUnitProperties", (RUNC,), 10.0, causes)
+    own = Write(GROUP, 72, 11.5, denied=True, writer=RUNC, requester=(RUNC, ADMIN))
+    update = replace(RUNC, command=("runc", "update", "x"))
+    writes = (write(10.2), write(11.5), own, write(11.5, requester=(SETTER,)), write(11.5, requester=(update,)))
+    assert [causes.certain(UNIT, one) for one in writes] == [True, False, True, True, False]
+    causes.reload_began(11.0, (RELOADER,))
+    assert causes.certain(UNIT, write(11.5))
 
 
 def test_what_gpuguard_declared_itself() -> None:

@@ -132,15 +132,18 @@ async def test_orders_of_before_and_after_the_start_arrive(kept: Kept) -> None:
     assert kept.sentinel.watches(OTHER)
 
 
-async def test_it_is_awake_where_there_is_something_to_watch(kept: Kept) -> None:
-    """On cgroup v2 there is not: it is spared the trouble."""
-    kept.start()
-    await kept.until(lambda: bool(kept.pids))
-    kept.sentinel.awake(30.0)
+async def test_one_that_starts_while_losses_are_expected_is_told(kept: Kept) -> None:
+    """For how much longer, and when that is over."""
     kept.sentinel.watch(ORDERS)
-    kept.sentinel.awake(0.0)
+    kept.sentinel.awake(30.0)
+    kept.start()
     await kept.until(lambda: len(kept.heard) > 1)
-    assert kept.heard == [ORDERS, Awake(0.0)]
+    orders, awake = kept.heard
+    assert orders == ORDERS
+    assert isinstance(awake, Awake)
+    assert 0 < awake.seconds < 30.0
+    kept.sentinel.awake(0.0)
+    await kept.until(lambda: kept.heard[2:] == [Awake(0.0)])
 
 
 def test_it_knows_what_it_has_said_without_a_process() -> None:

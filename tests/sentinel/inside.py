@@ -19,7 +19,7 @@ from gpuguard.sentinel import dozer
 from gpuguard.sentinel.link import Link
 from gpuguard.sentinel.scope import Scope
 from gpuguard.sentinel.settings import Settings
-from gpuguard.sentinel.wire import Message, decode
+from gpuguard.sentinel.wire import Message, decode, encode
 from gpuguard.sentinel.writes import Writes
 from tests.kernel.groups import MOUNT, Groups
 from tests.sentinel.driven import rules
@@ -63,6 +63,11 @@ class Inside:
         text = "; ".join(f"echo {line} > {path}" for line in lines)
         with subprocess.Popen(["sh", "-c", text]) as process:
             return process.pid
+
+    def tell(self, *messages: Message) -> None:
+        """Say something as the daemon would, and have it heard."""
+        self._daemon.sendall(b"".join(map(encode, messages)))
+        self.writes._listen()
 
     def leave(self) -> None:
         """End as the daemon ends."""

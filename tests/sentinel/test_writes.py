@@ -8,9 +8,10 @@ import select
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
-from typing import Optional
+from typing import Any
 
 import pytest
 
@@ -19,7 +20,7 @@ from gpuguard.model.write import Watched, Write
 from gpuguard.sentinel.dozer import ASKED
 from gpuguard.sentinel.link import DaemonGoneError
 from gpuguard.sentinel.reflex import Answered, Reflex
-from gpuguard.sentinel.wire import Awake, Overflow, Ping, Pong
+from gpuguard.sentinel.wire import Awake, Forget, Overflow, Ping, Pong
 from tests.kernel.groups import Groups
 from tests.lab.node import Node
 from tests.lab.poll import until
@@ -39,7 +40,7 @@ from tests.sentinel.driven import (
     shell,
     until_whole,
 )
-from tests.sentinel.inside import GPU0, GPU1, NOBODY, Inside, event
+from tests.sentinel.inside import GPU0, NOBODY, NULL, Inside, event
 
 QUEUE = 16_384
 """Events that the kernel keeps for a fanotify group (fanotify(7), max_queued_events)."""
@@ -248,37 +249,79 @@ def test_systemd_is_left_alone_when_no_hook_is_at_work_any_more(loop: Inside) ->
 
 
 @pytest.mark.parametrize(
-    ("undeclared", "seconds", "longest"),
-    [((), 60.0, None), ((GPU0,), 0.0, None), ((GPU0,), 60.0, pytest.approx(1.0, abs=0.1))],
-    ids=["all is systemd's own to write", "it is over", "losses are expected"],
+    ("orders", "awake"),
+    [
+        ({"undeclared": (GPU0,)}, True),
+        ({"growing": True}, True),
+        ({"undeclared": (GPU0,), "heal": False}, False),
+        ({"declared": (GPU0,)}, False),
+    ],
+    ids=["may be lost", "a hook is at work", "is not given back", "is systemd's own to write"],
 )
-def test_while_losses_are_expected_it_goes_round(
-    loop: Inside, undeclared: tuple[str, ...], seconds: float, longest: Optional[float]
-) -> None:
-    """It waits for no longer than so many milliseconds."""
-    loop.watch(undeclared=undeclared, declared=(GPU1,))
-    loop.writes._take(Awake(seconds))
-    assert loop.writes._patience() == longest
+def test_while_losses_are_expected_it_goes_round(loop: Inside, orders: dict[str, Any], awake: bool) -> None:
+    """Each millisecond, where it can do something about them."""
+    loop.watch(**orders)
+    loop.tell(Awake(60.0))
+    patience = loop.writes._patience()
+    assert (patience is not None and patience <= 1.0) is awake
+
+
+def test_it_rests_when_no_losses_are_expected_any_more(loop: Inside) -> None:
+    """That they are over is said, or nothing is left to be lost, or some container would have harm of it."""
+    loop.tell(Awake(60.0))
+    patience = [loop.writes._patience()]
+    scope = loop.watch(undeclared=(GPU0,))
+    loop.tell(Awake(0.0))
+    patience.append(loop.writes._patience())
+    loop.tell(Awake(60.0))
+    assert loop.writes._patience() is not None
+    other = f"{loop.groups.slice}/docker-{'cd' * 32}.scope"
+    declared = Watched(loop.groups.named(other), loop.groups.make(other, NULL, GPU0), declared=rules(GPU0))
+    loop.tell(declared)
+    patience.append(loop.writes._patience())
+    loop.tell(Forget(declared.control_group))
+    assert loop.writes._patience() is not None
+    loop.tell(Forget(scope.watched.control_group))
+    patience.append(loop.writes._patience())
+    assert patience == [None] * 4
 
 
 @pytest.mark.timeout(60)
-def test_while_losses_are_expected_it_does_what_a_loss_would_have_it_do(loop: Inside) -> None:
+def test_while_losses_are_expected_it_looks_whether_there_is_one(loop: Inside) -> None:
     """What has not just been done is as slow as the first time."""
     rounds = 0
 
     def nothing() -> Answered:
         nonlocal rounds
         rounds += 1
-        if rounds == 10:
-            loop.leave()
         return [], {}
 
     loop.writes._reflexes = nothing
     loop.watch(undeclared=(GPU0,))
-    loop.writes._take(Awake(100.0))
+    loop.tell(Awake(1.0))
+    leaving = threading.Timer(1.0, loop.leave)
+    leaving.start()
     with pytest.raises(DaemonGoneError):
         loop.writes.run()
+    leaving.join()
     assert rounds >= 10
+
+
+def test_what_is_written_while_marks_change_is_heard(loop: Inside, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Systemd knew of it all, and does not any more: between the one group and the other there is no gap."""
+    scopes, mark = loop.writes._scopes, loop.writes._scopes.denies.mark
+    scope = loop.watch(declared=(GPU0,))
+
+    def late(fd: int) -> None:
+        os.write(scope.files.deny, b"c 240:1 rw")
+        mark(fd)
+
+    monkeypatch.setattr(scopes.denies, "mark", late)
+    loop.watch(undeclared=(GPU0,))
+    assert [event[0] for event in scopes.calm.read() if event is not None] == [scope.keys[0]]
+    loop.by_another("devices.deny", "c 240:1 rw")
+    assert scopes.calm.read() == []
+    assert len(scopes.denies.read()) == 1
 
 
 def test_an_answer_waits_for_what_is_not_read(loop: Inside) -> None:
