@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import time
+from typing import Optional
 
 from gpuguard.guard import shield
 from gpuguard.guard.mend import Deed
 from gpuguard.guard.observe import unmanaged
 from gpuguard.guard.parts import Parts, Policy
 from gpuguard.guard.scope import Scope
+from gpuguard.model.plan import Futile
 from gpuguard.model.process import Role
 from gpuguard.model.rule import Rule
 
@@ -53,9 +55,14 @@ async def declare(parts: Parts, policy: Policy, scope: Scope) -> bool:
     parts.causes.declared(scope.target.unit, time.monotonic())
     _done(parts, scope, deed)
     await ask_systemd(parts, scope)
-    in_vain = deed.answered and (deed.refused or not _forgotten(scope))
-    scope.futile = scope.view.declared if in_vain and scope.view is not None else None
+    scope.futile = _futile(scope) if deed.answered and (deed.refused or not _forgotten(scope)) else None
     return True
+
+
+def _futile(scope: Scope) -> Optional[Futile]:
+    if scope.view is None or scope.view.declared is None or scope.verdict is None:
+        return None
+    return Futile(scope.view.declared, scope.verdict.at_risk | _curable(scope))
 
 
 def _files_come(scope: Scope) -> bool:

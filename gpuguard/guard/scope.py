@@ -13,8 +13,7 @@ from gpuguard.model.cause import Cause
 from gpuguard.model.device_list import DeviceList, Payload
 from gpuguard.model.deviceallow import standard_rules
 from gpuguard.model.entitlement import Entitlement
-from gpuguard.model.observation import Declared
-from gpuguard.model.plan import Plan
+from gpuguard.model.plan import Futile, Plan
 from gpuguard.model.rule import Rule
 from gpuguard.model.ruleset import RuleSet
 from gpuguard.model.runtime_record import RuntimeRecord
@@ -50,9 +49,8 @@ class Outage:
 class Scope:
     """One scope, known by its cgroup's inode. Times are seconds of CLOCK_MONOTONIC.
 
-    `known_since` is when the guard first saw it.
-    `futile` is what systemd declared when a declaration was last tried in vain. `whole_at` is when
-    the scope was last seen with all its rules; `made_good` is when the last rewrite by systemd began after which
+    `known_since` is when the guard first saw it. `futile` is the declaration that was last made in vain. `whole_at` is
+    when the scope was last seen with all its rules; `made_good` is when the last rewrite by systemd began after which
     rules were given back, `reloaded` when the last reload ended after which they were declared; `deeds` and `error` are
     what the last look did and what failed of it. `last` is when its list was last written, in seconds since the epoch,
     and why. `paused`: the sentinel was told that the back-off forbids repairs. `untold`: so many writes to it wait to
@@ -77,7 +75,7 @@ class Scope:
     viewed_at: float = 0.0
     verdict: Optional[Verdict] = None
     plan: Plan = field(default_factory=Plan)
-    futile: Optional[Declared] = None
+    futile: Optional[Futile] = None
     outage: Optional[Outage] = None
     made_good: Optional[float] = None
     reloaded: Optional[float] = None

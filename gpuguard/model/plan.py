@@ -20,6 +20,18 @@ Merge = Callable[[Declared, Iterable[Rule]], tuple[tuple[DeviceAllow, ...], tupl
 
 
 @dataclass(frozen=True)
+class Futile:
+    """A declaration that came to nothing: what systemd `declared` after it, and the rules that it was made for."""
+
+    declared: Declared
+    rules: frozenset[Rule]
+
+    def still(self, declared: Declared, rules: Iterable[Rule]) -> bool:
+        """Whether one for these rules would be the same again: what else was lost since is worth another."""
+        return self.declared == declared and self.rules.issuperset(rules)
+
+
+@dataclass(frozen=True)
 class Plan:
     """Rules to write back at once, entries to declare to systemd, and whether to look again first.
 
@@ -72,15 +84,15 @@ def plan(  # noqa: PLR0913 - each is a fact of its own
     guarded: Callable[[Rule], bool],
     merge: Merge,
     protect: bool,
-    futile: Optional[Declared] = None,
+    futile: Optional[Futile] = None,
     second_look: bool = False,
     self_given: Callable[[Rule], bool] = lambda _: False,
 ) -> Plan:
     """Plan the way to `protected`.
 
     `self_given`: whether the container may have given itself a rule that is in force (v1); it is not declared along.
-    `protect`: declare before the first loss, too. `futile`: what systemd declared when the same
-    declaration was last tried in vain: it is not tried again while nothing has changed.
+    `protect`: declare before the first loss, too. `futile`: the declaration that
+    was last tried in vain: it is not tried again while nothing has changed.
     """
     if look.effective is None or look.unrestricted or look.elsewhere is not None:
         return Plan()
@@ -105,7 +117,8 @@ def plan(  # noqa: PLR0913 - each is a fact of its own
     # What systemd knows and has not written: any entry of its own makes it write its program anew.
     if curable - frozenset(unspelt) and not entries:
         entries = declared.entries[:1]
-    due = entitled.settled and (protect or entitled.struck or bool(verdict.lost)) and declared != futile
+    in_vain = futile is not None and futile.still(declared, curable | verdict.at_risk)
+    due = entitled.settled and (protect or entitled.struck or bool(verdict.lost)) and not in_vain
     return replace(found, declare=entries if due else ())
 
 

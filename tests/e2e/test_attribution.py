@@ -65,7 +65,7 @@ TRIGGERS = {
     # systemctl ends when systemd closes its connection, before it executes itself: the signal comes before that.
     "reexec": Trigger("systemctl daemon-reexec", "reexec", "systemctl daemon-reexec"),
     "property by systemctl": Trigger(
-        "systemctl set-property --runtime {scope} CPUWeight=200",
+        "chrt --idle 0 systemctl set-property --runtime {scope} CPUWeight=200",
         "property",
         "systemctl set-property {short} CPUWeight",
         properties=("CPUWeight",),

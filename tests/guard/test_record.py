@@ -13,7 +13,7 @@ from gpuguard.guard.mend import Deed
 from gpuguard.guard.record import Recorder
 from gpuguard.guard.scope import Outage, Scope
 from gpuguard.model.cause import SYSTEMD, Cause
-from gpuguard.model.plan import Plan
+from gpuguard.model.plan import Futile, Plan
 from gpuguard.model.rule import Rule
 from gpuguard.model.state import State
 from gpuguard.model.verdict import Verdict
@@ -208,7 +208,7 @@ class TestDeeds:
         """When systemd answered well and still does not declare, that is a failure."""
         it = a_scope(AT_RISK)
         told.recorder.done(it, Deed("declare", 0.1))
-        it.futile = declaration()
+        it.futile = Futile(declaration(), rules(GPU0))
         told.recorder.judged(it, 100.0)
         assert told.kinds() == ["found", "declare_failed"]
         assert told.log[-1]["reason"] == "systemd does not know these devices"

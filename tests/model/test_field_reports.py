@@ -19,7 +19,7 @@ from gpuguard.model.gpu_translation import granted, translate
 from gpuguard.model.majors import DeviceNumber, Majors
 from gpuguard.model.nvidia_request import Honoured
 from gpuguard.model.observation import Declared, Observation
-from gpuguard.model.plan import Plan, plan
+from gpuguard.model.plan import Futile, Plan, plan
 from gpuguard.model.reload import in_force_v1
 from gpuguard.model.rule import CHAR, Rule
 from gpuguard.model.ruleset import RuleSet
@@ -200,7 +200,7 @@ class TestPrograms:
         verdict = judge(seen, entitlement(*self.GPU), guarded)
         assert (verdict.state, verdict.lost) == (State.LOST, rules(*self.GPU))
         assert planned(seen, entitlement(*self.GPU), verdict).declare != ()
-        assert planned(seen, entitlement(*self.GPU), verdict, futile=self.TOLD).declare == ()
+        assert planned(seen, entitlement(*self.GPU), verdict, futile=Futile(self.TOLD, rules(*self.GPU))).declare == ()
 
     @pytest.mark.invariant(4)
     def test_instructions_that_are_hidden(self) -> None:

@@ -13,7 +13,7 @@ from gpuguard.model.device_filter import DeviceFilter, Owner
 from gpuguard.model.deviceallow import resolve
 from gpuguard.model.entitlement import Entitlement
 from gpuguard.model.observation import Declared, Observation
-from gpuguard.model.plan import Plan, plan, plan_writes
+from gpuguard.model.plan import Futile, Plan, plan, plan_writes
 from gpuguard.model.rule import Access, Rule
 from gpuguard.model.ruleset import RuleSet
 from gpuguard.model.unit import DevicePolicy
@@ -34,6 +34,7 @@ from tests.model.looks import (
 )
 
 KNOWN = entitlement("c 1:0 rw", "c 1:1 rw")
+GPUS = rules("c 1:0 rw", "c 1:1 rw")
 STRUCK = entitlement("c 1:0 rw", "c 1:1 rw", struck=True)
 WHOLE = RuleSet.of("c 1:0 rw", "c 1:1 rw", "c 5:0 rwm")
 STRIPPED = RuleSet.of("c 5:0 rwm")
@@ -45,7 +46,7 @@ def planned(
     known: Entitlement = KNOWN,
     *,
     protect: bool = True,
-    futile: Optional[Declared] = None,
+    futile: Optional[Futile] = None,
     second_look: bool = False,
 ) -> Plan:
     """Judge a look and plan."""
@@ -159,12 +160,12 @@ class TestDeclarations:
     def test_not_again_what_was_in_vain(self) -> None:
         """A declaration that changed nothing is not repeated while systemd says the same."""
         now = declaration(TTY)
-        assert planned(look(WHOLE, now), futile=now) == Plan()
+        assert planned(look(WHOLE, now), futile=Futile(now, GPUS)) == Plan()
 
     def test_the_order_of_entries_is_nothing_new(self) -> None:
         """A reload that turns the order round (systemd 252 does) is no reason to try what was in vain again."""
         futile, now = declaration(TTY, GPU0), declaration(GPU0, TTY)
-        assert planned(look(WHOLE, now), futile=futile) == Plan()
+        assert planned(look(WHOLE, now), futile=Futile(futile, GPUS)) == Plan()
 
     def test_nothing_is_sent_for_what_has_no_spelling(self) -> None:
         """On cgroup v2 a lost rule that cannot be spelt makes nobody write systemd's program anew."""
@@ -176,7 +177,15 @@ class TestDeclarations:
 
     def test_again_when_systemd_says_something_else(self) -> None:
         """A declaration that was in vain is tried again once systemd's own list has changed."""
-        assert declared(planned(look(WHOLE, declaration(TTY)), futile=declaration(TTY, GPU0))) == [GPU0, GPU1]
+        assert declared(planned(look(WHOLE, declaration(TTY)), futile=Futile(declaration(TTY, GPU0), GPUS))) == [
+            GPU0,
+            GPU1,
+        ]
+
+    def test_again_when_something_else_is_lost(self) -> None:
+        """One that was made for other rules says nothing about these, though systemd has declared the same since."""
+        now = declaration(TTY)
+        assert declared(planned(look(WHOLE, now), futile=Futile(now, rules("c 1:0 rw")))) == [GPU0, GPU1]
 
     @pytest.mark.invariant(2)
     def test_other_rules_are_declared_along(self) -> None:
