@@ -48,7 +48,7 @@ def guarded_with(*drivers: tuple[int, str]) -> Guarded:
 guarded = guarded_with()
 
 
-def planned(seen: Observation, known: Entitlement, verdict: Verdict, **facts: Declared) -> Plan:
+def planned(seen: Observation, known: Entitlement, verdict: Verdict, **facts: Futile) -> Plan:
     """Plan as the guard does, on a host that has the drivers of above."""
 
     def spell(declared: Declared, wanted: Iterable[Rule]):  # type: ignore[no-untyped-def] # noqa: ANN202 - Merge
