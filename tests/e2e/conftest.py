@@ -16,6 +16,8 @@ from tests.lab.nvidia import toolkit
 from tests.lab.nvidia.driver import Driver
 from tests.lab.scope import Scope
 
+_MUCH = 6000  # characters
+
 
 class Launch(Protocol):
     """Makes the gpuguard of the module's node with these tables of the configuration; it does not start it."""
@@ -50,7 +52,7 @@ def gpu_scope(node: Node) -> Iterator[MakeScope]:
 def launch(node: Node) -> Iterator[Launch]:
     """Return the way to gpuguard in `node`; it is killed and what it learnt is removed after the test.
 
-    The test fails if the daemon told of a fault of its own.
+    The test fails if the daemon told of a fault of its own. What it has printed last is shown with a test that failed.
     """
     made: list[Gpuguard] = []
 
@@ -61,6 +63,7 @@ def launch(node: Node) -> Iterator[Launch]:
     with ExitStack() as stack:
         yield make
     for guard in made:
+        print(guard.output()[-_MUCH:])
         assert "internal error" not in guard.output()
         assert "Traceback" not in guard.output()
 
