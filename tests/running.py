@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import socket
 import subprocess
 import sys
@@ -13,7 +14,9 @@ from typing import Any, Optional
 
 from tests.lab.daemon import Daemon
 from tests.lab.poll import until
+from tests.lab.process import children
 from tests.lab.sim.node import ROOT, SimNode
+from tests.lab.sim.scope import SimScope
 
 # Seconds; far more than is ever needed, since the machine may be busy.
 PATIENCE = 30.0
@@ -74,6 +77,26 @@ def events(daemon: Daemon, *kinds: str) -> list[dict[str, Any]]:
 def await_event(daemon: Daemon, kind: str, number: int = 1) -> None:
     """Wait until it has told of a kind so often."""
     until(lambda: len(events(daemon, kind)) >= number, PATIENCE, f"{kind!r} in the log: {daemon.output()[-2000:]}")
+
+
+def await_sentinel(daemon: Daemon, scope: SimScope) -> None:
+    """Wait until the sentinel has a container's list open. Without root it has none.
+
+    A simulated list is a new file after each change. A sentinel that comes in the middle of a loss gives back what it
+    sees missing, does not see that it is back, and tells nothing; and the daemon finds nothing lost any more.
+    """
+    path = scope.cgroup / "devices.list"
+
+    def opened() -> bool:
+        for sentinel in children(daemon.pid):
+            for fd in Path(f"/proc/{sentinel}/fd").glob("*"):
+                with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # closed meanwhile
+                    if fd.readlink() == path:
+                        return True
+        return False
+
+    if os.geteuid() == 0:
+        until(opened, PATIENCE, f"the sentinel to watch {scope.name}")
 
 
 @contextlib.contextmanager

@@ -20,7 +20,7 @@ from tests.lab.daemon import Daemon
 from tests.lab.poll import until
 from tests.lab.sim.node import SimNode
 from tests.lab.sim.scope import SimScope
-from tests.running import PATIENCE, Gpuguard, await_event, connected, events, scrape
+from tests.running import PATIENCE, Gpuguard, await_event, await_sentinel, connected, events, scrape
 
 GPU0, CTL = "c 195:0 rw", "c 195:255 rw"
 # Taking single rules may be meant: whether it is depends on whether the sentinel sees the list of before or after.
@@ -55,6 +55,7 @@ class TestLife:
         gpuguard.write(guard={"settle": "50ms", "poll_interval": "100ms", "declare": False})
         daemon = gpuguard.start()
         await_event(daemon, "at_risk")
+        await_sentinel(daemon, scope)
         before = scope.rules()
         gpuguard.node.daemon_reload()
         await_event(daemon, "declared")
