@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any, Optional
 
 from tests.lab.daemon import Daemon
+from tests.lab.marks import marked_below
 from tests.lab.poll import until
-from tests.lab.process import children
 from tests.lab.sim.node import ROOT, SimNode
 from tests.lab.sim.scope import SimScope
 
@@ -80,23 +80,14 @@ def await_event(daemon: Daemon, kind: str, number: int = 1) -> None:
 
 
 def await_sentinel(daemon: Daemon, scope: SimScope) -> None:
-    """Wait until the sentinel has a container's list open. Without root it has none.
+    """Wait until the sentinel watches a container. Without root it watches none.
 
     A simulated list is a new file after each change. A sentinel that comes in the middle of a loss gives back what it
     sees missing, does not see that it is back, and tells nothing; and the daemon finds nothing lost any more.
     """
-    path = scope.cgroup / "devices.list"
-
-    def opened() -> bool:
-        for sentinel in children(daemon.pid):
-            for fd in Path(f"/proc/{sentinel}/fd").glob("*"):
-                with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # closed meanwhile
-                    if fd.readlink() == path:
-                        return True
-        return False
-
+    file = scope.cgroup / "devices.allow"
     if os.geteuid() == 0:
-        until(opened, PATIENCE, f"the sentinel to watch {scope.name}")
+        until(lambda: marked_below(daemon.pid, file), PATIENCE, f"the sentinel to watch {scope.name}")
 
 
 @contextlib.contextmanager

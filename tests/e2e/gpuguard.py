@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager, suppress
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, Optional
 
@@ -20,9 +20,9 @@ from gpuguard.guard import control
 from gpuguard.model.reports import RepairReport
 from tests.lab.daemon import Daemon
 from tests.lab.errors import LabError
+from tests.lab.marks import marked_below
 from tests.lab.node import ROOT, Node
 from tests.lab.poll import until
-from tests.lab.process import children
 
 RUN = "/run/gpuguard"
 POLL = 0.5  # seconds
@@ -143,20 +143,9 @@ class Gpuguard(AbstractContextManager["Gpuguard"]):
             raise LabError(f"{scope} is not {state} but {known}; the daemon said: {said}") from error
 
     def await_watched(self, cgroup: Path) -> None:
-        """Wait until the sentinel hears of writes to a control group's list (cgroup v1), and can tell who writes.
-
-        The kernel tells which files it has marked: fdinfo, in proc(5).
-        """
-        mark = f"fanotify ino:{(cgroup / 'devices.allow').stat().st_ino:x} "
-        until(lambda: mark in self._marks(), _PATIENCE, f"the sentinel to watch {cgroup.name}")
-
-    def _marks(self) -> str:
-        found = ""
-        for sentinel in children(self.daemon.pid):
-            for file in Path(f"/proc/{sentinel}/fdinfo").glob("*"):
-                with suppress(FileNotFoundError, ProcessLookupError):  # closed meanwhile
-                    found += file.read_text(encoding="ascii")
-        return found
+        """Wait until the sentinel hears of writes to a control group's list (cgroup v1), and can tell who writes."""
+        file = cgroup / "devices.allow"
+        until(lambda: marked_below(self.daemon.pid, file), _PATIENCE, f"the sentinel to watch {cgroup.name}")
 
     def await_rounds(self, count: int = 2) -> None:
         """Wait until the clock has made `count` more rounds, and for no less than they take when nothing is new.
