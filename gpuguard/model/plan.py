@@ -91,8 +91,8 @@ def plan(  # noqa: PLR0913 - each is a fact of its own
     """Plan the way to `protected`.
 
     `self_given`: whether the container may have given itself a rule that is in force (v1); it is not declared along.
-    `protect`: declare before the first loss, too. `futile`: the declaration that
-    was last tried in vain: it is not tried again while nothing has changed.
+    `protect`: declare before the first loss, too. `futile`: the declaration that was last tried in vain: it is not
+    tried again while nothing has changed.
     """
     if look.effective is None or look.unrestricted or look.elsewhere is not None:
         return Plan()

@@ -69,8 +69,9 @@ class Scopes:
 
         Raises FanotifyError; the scope is dropped then.
         """
-        at_once, calm = (self.denies, self.allows), (self.calm, self.calm)
-        marked, before = (at_once, calm) if self._at_once(scope) else (calm, at_once)
+        at_once = self._at_once(scope)
+        urgent, calm = (self.denies, self.allows), (self.calm, self.calm)
+        marked, before = (urgent, calm) if at_once else (calm, urgent)
         files = (scope.files.deny, scope.files.allow)
         try:
             for group, file in zip(marked, files):
@@ -80,7 +81,7 @@ class Scopes:
             raise
         for group, file in zip(before, files):  # only now: nothing is to be missed in between
             group.unmark(file)
-        scope.resting, scope.heard_at_once = False, self._at_once(scope)
+        scope.resting, scope.heard_at_once = False, at_once
 
     def tune(self, scope: Scope) -> None:
         """Hear of its writes as is due after new orders. Raises FanotifyError; the scope is dropped then."""
