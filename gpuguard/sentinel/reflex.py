@@ -21,8 +21,10 @@ from gpuguard.sentinel.scope import Scope
 
 SYSTEMD = INIT.to_bytes(4, sys.byteorder)
 # Seconds that others get the processor for, unless there is the next deny: what runs here is in the way of the
-# container that was just healed, and of systemd, which is about to write what it knows. And how often that is put off.
-_MOMENT = 0.0002
+# container that was just healed, and of systemd, which is about to write what it knows. And for how long, and how
+# often, that is put off.
+_MOMENT = 0.002
+_LONGEST = 0.01
 _MOST = 64
 
 
@@ -38,22 +40,28 @@ Answered = tuple[list[bytes], dict[bytes, Reflex]]
 
 
 def answerer(  # noqa: C901 - flat on purpose
-    fd: int, scopes: Mapping[bytes, Scope], growing: Collection[str] = ()
+    fd: int,
+    scopes: Mapping[bytes, Scope],
+    growing: Collection[str] = (),
+    allows: int = -1,
+    hush: Callable[[Scope], None] = lambda _: None,
 ) -> Callable[[], Answered]:
     """Return what reads the denies that wait in a fanotify group with handles, and gives back what systemd has taken.
 
     systemd denies "a", everything, and nothing less: that is what its cgroup_apply_devices() writes on every version
     with cgroup v1. Where a list is as it was it is still to be written: some programs empty a file first. What was read
     is returned, all of it, and what was done, by the keys of the files. What fails is in none, and left to whoever goes
-    through the events. Nobody is given the processor while there are `growing` scopes: what a hook writes to one of
-    these has to be seen before systemd comes there.
+    through the events. While there are `growing` scopes what is allowed is waited for, too, in the group `allows`: what
+    a hook writes to one of these has to be seen before systemd comes there. Not what systemd itself is about to allow
+    in the scope: it has to be hushed, since each would wake us in the middle of the rewrite.
     """
     read, glance, write, clock, wait = os.read, os.pread, os.write, time.monotonic, select.select
-    waiting, nobody = (fd,), ()
+    denied, written, nobody = (fd,), (fd, allows), ()
 
-    def answer() -> Answered:
+    def answer() -> Answered:  # noqa: C901 - the same
         events: list[bytes] = []
         done: dict[bytes, Reflex] = {}
+        ends = clock() + _LONGEST
         while True:
             try:
                 some = read(fd, AT_ONCE)
@@ -66,6 +74,8 @@ def answerer(  # noqa: C901 - flat on purpose
                     systemds = True
                     key = some[start + HANDLE_AT : end]
                     scope = scopes.get(key)
+                    if scope is not None and growing:
+                        hush(scope)
                     if scope is not None and scope.first:
                         try:
                             at, found = clock(), glance(scope.files.list, GLANCE, 0)
@@ -77,7 +87,8 @@ def answerer(  # noqa: C901 - flat on purpose
                             done.pop(key, None)
                 start = end if end > start else len(some)
             events.append(some)
-            if not systemds or growing or len(events) >= _MOST or not wait(waiting, nobody, nobody, _MOMENT)[0]:
+            waiting = written if growing else denied
+            if not systemds or len(events) >= _MOST or clock() > ends or not wait(waiting, nobody, nobody, _MOMENT)[0]:
                 return events, done
 
     return answer

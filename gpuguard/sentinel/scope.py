@@ -85,6 +85,9 @@ class Scope:
     """While `settling`: its list before that."""
     resting: bool = False
     """Too many events: its marks are away for a while."""
+    hushed: bool = False
+    """Nobody hears what is allowed in it, for the time of a rewrite by systemd: until `lull_ends`."""
+    lull_ends: float = float("-inf")
     closed: bool = False
     rewritten_at: float = float("-inf")
     """When systemd was last seen to write devices.deny."""

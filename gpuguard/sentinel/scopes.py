@@ -81,7 +81,13 @@ class Scopes:
             raise
         for group, file in zip(before, files):  # only now: nothing is to be missed in between
             group.unmark(file)
-        scope.resting, scope.heard_at_once = False, at_once
+        scope.resting, scope.hushed, scope.heard_at_once = False, False, at_once
+
+    def hush(self, scope: Scope) -> None:
+        """Hear no more of what is allowed in it, until it is listened to again."""
+        if not scope.hushed:
+            scope.hushed = True
+            self.allows.unmark(scope.files.allow)
 
     def tune(self, scope: Scope) -> None:
         """Hear of its writes as is due after new orders. Raises FanotifyError; the scope is dropped then."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 from gpuguard.errors import CgroupGoneError, CgroupUnreadableError, FanotifyError
 from gpuguard.model.write import Watched
 from gpuguard.sentinel.link import Link
@@ -73,16 +75,31 @@ class Watching:
         self._link.send(Overflow())
         self._timers.after(_REST, lambda: self._resume(scope))
 
+    def lull(self, scope: Scope, until: float) -> None:
+        """Do not listen to what is allowed until then; what is there by then is seen."""
+        self._scopes.hush(scope)
+        scope.lull_ends = until
+        self._timers.at(until, lambda: self._end_lull(scope))
+
     def _resume(self, scope: Scope) -> None:
-        if scope.closed:
+        if not scope.closed and self._listen(scope):
+            self._losses.heal_unheard(scope)
+
+    def _end_lull(self, scope: Scope) -> None:
+        if not scope.hushed or scope.resting or scope.closed or time.monotonic() < scope.lull_ends:
             return
+        if self._listen(scope):
+            self._losses.perhaps_whole(scope)
+
+    def _listen(self, scope: Scope) -> bool:
+        """Listen to a scope again, and return whether that is possible."""
         try:
             self._scopes.listen(scope)
         except FanotifyError as error:
             self._losses.drop(scope)
             self._blind(scope.watched, str(error))
-            return
-        self._losses.heal_unheard(scope)
+            return False
+        return True
 
     def _sighted(self, control_group: str) -> None:
         """Say that all is seen again, if this was the last that was not."""

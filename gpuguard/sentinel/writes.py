@@ -76,8 +76,11 @@ class Writes:
         self._dozer = dozer.start(self._scopes.calm, [link.fileno()])
         self._dozer.setblocking(False)  # noqa: FBT003 - its only argument
         denies = self._scopes.denies
+        scopes = self._scopes
         self._reflexes = (
-            answerer(denies.fileno(), self._scopes.by_key, self._scopes.growing) if denies.handles else _none
+            answerer(denies.fileno(), scopes.by_key, scopes.growing, scopes.allows.fileno(), scopes.hush)
+            if denies.handles
+            else _none
         )
         self._poll, self._urgent, self._unread = select.poll(), select.poll(), select.poll()
         self._urgent.register(denies, select.POLLIN)
@@ -95,14 +98,18 @@ class Writes:
             self._dozer.fileno(): self._doze,
             self._scopes.calm.fileno(): self._read_calm,
         }
-        reflexes, denies, calms = self._reflexes, (self._scopes.denies,), 0
+        reflexes, growing, calms = self._reflexes, self._scopes.growing, 0
+        denies, both = (self._scopes.denies,), (self._scopes.denies, self._scopes.allows)
         while True:
             if self._calm and calms < _MOST_CALM:
                 calms += 1
                 # Not for the allows of systemd's rewrite: each would wake us in the middle of it.
-                select.select(denies, (), (), max(0.0, self._losses.quiet_until - time.monotonic()))
+                heard = both if growing else denies
+                select.select(heard, (), (), max(0.0, self._losses.quiet_until - time.monotonic()))
                 ready = []
                 self._understand(reflexes())
+                if growing:
+                    self._read_allows()
             else:
                 calms = 0
                 ready = poll.poll(self._patience())
@@ -119,8 +126,8 @@ class Writes:
 
     @property
     def _calm(self) -> bool:
-        """Whether systemd is to be left alone with its rewrite: not while a hook may write what is not seen then."""
-        return time.monotonic() < self._losses.quiet_until and not self._scopes.growing
+        """Whether systemd is to be left alone with its rewrite."""
+        return time.monotonic() < self._losses.quiet_until
 
     @property
     def _awake(self) -> bool:
@@ -234,7 +241,7 @@ class Writes:
         waits = (
             self._asked > 0
             or self._teller.busy
-            or any(scope.open or scope.settling for scope in self._scopes)
+            or any(scope.open or scope.settling or scope.hushed for scope in self._scopes)
             or bool(self._unread.poll(0))
         )
         now = time.monotonic()

@@ -17,6 +17,7 @@ from tests.lab import image
 from tests.lab.devices import Device
 from tests.lab.errors import LabError
 from tests.lab.node import Node
+from tests.lab.nvidia import runtime
 
 _ROOT = "/root/bundles"
 
@@ -71,9 +72,14 @@ class Bundles:
         self._spec = json.loads(node.path(f"{_ROOT}/config.json").read_text(encoding="utf-8"))
 
     def make(
-        self, pause: float = 0.0, devices: Sequence[Device] = (), argv: Sequence[str] = ("/bin/sleep", "1000000")
+        self,
+        pause: float = 0.0,
+        devices: Sequence[Device] = (),
+        argv: Sequence[str] = ("/bin/sleep", "1000000"),
+        *,
+        visible: str = "",
     ) -> Bundle:
-        """Make one whose hook waits `pause` seconds after each device."""
+        """Make one whose hook waits `pause` seconds after each device; or NVIDIA's gives it what `visible` asks for."""
         bundle = Bundle(self.node, secrets.token_hex(32))
         self._made.append(bundle)
         spec = json.loads(json.dumps(self._spec))
@@ -81,8 +87,10 @@ class Bundles:
         spec["root"] = {"path": f"{_ROOT}/rootfs", "readonly": True}
         spec["hostname"] = "lab"
         spec["linux"]["cgroupsPath"] = f"system.slice:docker:{bundle.id}"
-        numbers = [f"{device.major}:{device.minor}" for device in devices]
-        spec["hooks"] = {"prestart": [{"path": hooks.HOOK, "args": ["hook", str(pause), *numbers]}]}
+        spec["process"]["env"].append(f"NVIDIA_VISIBLE_DEVICES={visible or 'void'}")
+        numbers = [""] if visible else [f"{device.major}:{device.minor}" for device in devices]
+        nvidia = [{"path": runtime.HOOK, "args": [Path(runtime.HOOK).name, "prestart"]}] if visible else []
+        spec["hooks"] = {"prestart": [*nvidia, {"path": hooks.HOOK, "args": ["hook", str(pause), *numbers]}]}
         directory = self.node.path(f"{_ROOT}/{bundle.id}")
         directory.mkdir()
         (directory / "config.json").write_text(json.dumps(spec), encoding="utf-8")

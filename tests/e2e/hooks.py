@@ -18,8 +18,8 @@ _RUNTIME = "/root/nvidia-runtime"
 _ANNOTATION = "lab.gpuguard.hook"
 
 # As libnvidia-container does: of the container's first process, before its program starts. Its arguments: the seconds
-# between two devices, and other devices than these, as major:minor. The node's own Python: this machine's may need a
-# newer C library than the node has.
+# between two devices, and other devices than these, as major:minor; "" is none. The node's own Python: this machine's
+# may need a newer C library than the node has.
 _HOOK_TEXT = f"""\
 #!/usr/bin/python3 -I
 import json, pathlib, sys, time
@@ -31,8 +31,8 @@ groups = pathlib.Path("/proc", str(json.load(sys.stdin)["pid"]), "cgroup").read_
 found = {{controllers: group for _, controllers, group in (line.split(":", 2) for line in groups)}}
 v1 = pathlib.Path("/sys/fs/cgroup/devices")
 cgroup = v1 / found["devices"][1:] if v1.exists() else v1.parent / found[""][1:]
-others = [Device("", *map(int, number.split(":"))) for number in sys.argv[2:]]
-for device in others or {DEVICES!r}:
+others = [Device("", *map(int, number.split(":"))) for number in sys.argv[2:] if number]
+for device in others if sys.argv[2:] else {DEVICES!r}:
     hook.allow(cgroup, device)
     time.sleep(float(sys.argv[1]))
 with open("{_LOG}", "a") as log:

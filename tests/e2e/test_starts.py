@@ -12,7 +12,8 @@ import pytest
 
 from gpuguard.kernel.devices_v1 import SHIELD
 from tests.e2e import gate, hooks
-from tests.e2e.bundles import Bundles, bundles
+from tests.e2e.bundles import Bundle, Bundles, bundles
+from tests.e2e.cold_start import ASKED
 from tests.e2e.conftest import Launch
 from tests.e2e.gpuguard import RUN, Gpuguard
 from tests.e2e.reloads import reloading
@@ -23,6 +24,7 @@ from tests.lab.poll import until
 
 SETTLE = 1.0  # seconds, the default
 MANY = 50
+OWN_GAP = "open /dev/null: operation not permitted"
 DEFAULTS = {"settle": "1s", "poll_interval": "5s"}
 GPUS = tuple(Device(f"/dev/nvidia{minor}", 195, minor) for minor in range(30))
 
@@ -37,6 +39,23 @@ def made(node: Node) -> Iterator[Bundles]:
 def declared(node: Node, scope: str) -> bool:
     """Whether systemd was told of a GPU of a scope."""
     return any("195:0 " in entry for entry in gate.declared(node, scope))
+
+
+def start_all(many: Sequence[Bundle]) -> None:
+    """Start them at once, and assert that each of them starts.
+
+    Where systemd rewrites the rules of cgroup v1 just when runc opens /dev/null, a start fails whether there is a guard
+    or not. Then it is made again; it happens to few.
+    """
+    failed = list(many)
+    for _ in range(3):
+        starts = [(bundle, bundle.begin()) for bundle in failed]
+        failed = [bundle for bundle, start in starts if start.wait(120)]
+        assert [bundle.said for bundle in failed if OWN_GAP not in bundle.said] == []
+        assert len(failed) <= len(many) / 10
+        for bundle in failed:
+            bundle.runc("delete --force")
+    assert failed == []
 
 
 def assert_not_early(guard: Gpuguard, scopes: Sequence[str]) -> None:
@@ -125,27 +144,29 @@ def test_exec_without_end(engine: Engine, launch: Launch) -> None:
 
 @pytest.mark.invariant(2)
 @pytest.mark.timeout(600)
+@pytest.mark.usefixtures("nvidia_toolkit", "driver")
 def test_fifty_at_once_under_reloads(made: Bundles, launch: Launch) -> None:
     """Fifty containers that start at once, while systemd reloads five times a second, all start and have everything.
 
-    On cgroup v2 NVIDIA's hook copies systemd's program for each device: a reload between two of them leaves a copy
-    that denies the first for good, guard or no guard. So there is one.
+    On cgroup v1 they ask for a GPU as NVIDIA's do: what systemd takes some microseconds after a hook has written it
+    nobody has seen, and the specification alone tells. On cgroup v2 NVIDIA's hook copies systemd's program for each
+    device: a reload between two of them leaves a copy that denies the first for good, guard or no guard. So there is
+    one.
     """
-    devices = hooks.DEVICES if made.node.mode == "v1" else (GPU0,)
+    v1 = made.node.mode == "v1"
+    devices = ASKED if v1 else (GPU0,)
     guard = launch(guard=DEFAULTS).start()
-    many = [made.make(devices=devices) for _ in range(MANY)]
+    many = [made.make(visible="0") if v1 else made.make(devices=devices) for _ in range(MANY)]
     with reloading(made.node, 0.2):
-        starts = [bundle.begin() for bundle in many]
-        failed = [bundle.said for bundle, start in zip(many, starts) if start.wait(120)]
-        assert failed == []
+        start_all(many)
         for bundle in many:
             guard.await_state(bundle.scope, "protected", 60)
-    short = {
-        bundle.id: lacking
-        for bundle in many
-        if (lacking := [device.rule for device in devices if not gate.has(bundle.cgroup, device)])
-    }
-    assert short == {}
+
+    def short() -> dict[str, list[str]]:
+        lacking = {one.id: [dev.rule for dev in devices if not gate.has(one.cgroup, dev)] for one in many}
+        return {identity: rules for identity, rules in lacking.items() if rules}
+
+    until(lambda: not short(), 20, f"everything to be everywhere: {short()}")
     assert_not_early(guard, [bundle.scope for bundle in many])
     for bundle in many:
         assert not (bundle.cgroup / SHIELD).exists()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import select
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import cast
@@ -129,11 +130,39 @@ def test_a_systemd_that_comes_to_no_end(queue: tuple[int, int]) -> None:
     assert (len(events), done) == (64, {})
 
 
-def test_nobody_is_waited_for_while_a_hook_is_at_work(queue: tuple[int, int]) -> None:
-    """What it writes is to be seen before the next deny, which may be that scope's."""
-    os.write(queue[1], event(1, KEY))
-    events, _ = answerer(queue[0], Endless(queue[1]), {"/docker-1.scope"})()
-    assert len(events) == 1
+@pytest.mark.invariant(2)
+def test_a_hook_at_work_is_waited_for(monkeypatch: pytest.MonkeyPatch, queue: tuple[int, int]) -> None:
+    """What it writes is to be seen before the next deny, which may be that scope's; without one nobody else is."""
+    waited = []
+
+    def wait(files: tuple[int, ...], *_: object) -> tuple[tuple[int, ...]]:
+        waited.append(files)
+        return ((),)
+
+    monkeypatch.setattr(select, "select", wait)
+    growing = {"/docker-1.scope"}
+    answering = answerer(queue[0], {}, growing, 77)
+    for _ in range(2):
+        os.write(queue[1], event(1, KEY))
+        answering()
+        growing.clear()
+    assert waited == [(queue[0], 77), (queue[0],)]
+
+
+@pytest.mark.invariant(2)
+@pytest.mark.parametrize(
+    ("pid", "growing", "hushed"), [(1, True, True), (77, True, False), (1, False, False)], ids=["", "another", "none"]
+)
+def test_who_is_rewritten_while_a_hook_is_at_work_is_hushed(
+    kernel: Groups, scope: Scope, queue: tuple[int, int], *, pid: int, growing: bool, hushed: bool
+) -> None:
+    """Before anything is written: each allow would be heard in the middle of systemd's rewrite, our own too."""
+    kernel.deny(kernel.scope, "a")
+    os.write(queue[1], event(pid, KEY))
+    lists = []
+    hush = lambda _: lists.append(kernel.lines(kernel.scope))  # noqa: E731
+    answerer(queue[0], {KEY: scope}, {"/docker-1.scope"} if growing else (), queue[0], hush)()
+    assert lists == ([[]] if hushed else [])
 
 
 @pytest.mark.timeout(60)

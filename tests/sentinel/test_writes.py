@@ -40,7 +40,7 @@ from tests.sentinel.driven import (
     shell,
     until_whole,
 )
-from tests.sentinel.inside import GPU0, NOBODY, NULL, Inside, event
+from tests.sentinel.inside import GPU0, GPU1, NOBODY, NULL, Inside, event
 
 QUEUE = 16_384
 """Events that the kernel keeps for a fanotify group (fanotify(7), max_queued_events)."""
@@ -226,7 +226,7 @@ def test_a_systemd_that_comes_to_no_end_keeps_nobody_waiting(loop: Inside) -> No
 def test_a_hook_at_work_is_heard_also_in_the_midst_of_a_rewrite(loop: Inside) -> None:
     """Its container may be the next that systemd comes to: what was not seen by then is lost."""
     scope = loop.watch(growing=True)
-    loop.writes._losses.quiet_until = time.monotonic() + 100
+    loop.writes._losses.quiet_until = time.monotonic() + 1
     loop.by_another("devices.allow", GPU0)
     loop.leave()
     with pytest.raises(DaemonGoneError):
@@ -234,18 +234,61 @@ def test_a_hook_at_work_is_heard_also_in_the_midst_of_a_rewrite(loop: Inside) ->
     assert GPU0.encode() in (scope.seen or b"")
 
 
-def test_systemd_is_left_alone_when_no_hook_is_at_work_any_more(loop: Inside) -> None:
-    """A scope that is settled, or gone, disturbs nobody."""
-    loop.writes._losses.quiet_until = time.monotonic() + 100
+@pytest.mark.invariant(2)
+def test_systemd_wakes_nobody_while_it_rewrites_a_list(loop: Inside) -> None:
+    """While some hook is at work; what is written meanwhile is seen soon after, and what comes later is heard."""
     scope = loop.watch(growing=True)
-    calm = [loop.writes._calm]
-    loop.watch(undeclared=(GPU0,))
-    calm.append(loop.writes._calm)
-    loop.watch(growing=True)
-    calm.append(loop.writes._calm)
-    loop.writes._losses.drop(scope)
-    calm.append(loop.writes._calm)
-    assert calm == [False, True, False, True]
+    allows = loop.writes._scopes.allows
+    loop.writes._hearing.denied(scope.keys[0], 1, None)
+    loop.by_another("devices.allow", GPU0)
+    assert (allows.read(), GPU0.encode() in (scope.seen or b"")) == ([], False)
+    time.sleep(0.01)
+    loop.writes._timers.run()
+    assert GPU0.encode() in (scope.seen or b"")
+    pid = loop.by_another("devices.allow", GPU1)
+    assert allows.read() == [(scope.keys[1], pid)]
+
+
+@pytest.mark.invariant(2)
+def test_a_second_rewrite_has_its_own_time(loop: Inside) -> None:
+    """The end of the first one's does not end it."""
+    scope = loop.watch(growing=True)
+    loop.writes._hearing.denied(scope.keys[0], 1, None)
+    loop.writes._watching.lull(scope, time.monotonic() + 100)
+    time.sleep(0.01)
+    loop.writes._timers.run()
+    assert scope.hushed
+
+
+@pytest.mark.parametrize("gone", ["closed", "resting"])
+def test_who_is_heard_no_more_is_not_heard_after_a_rewrite(loop: Inside, gone: str) -> None:
+    """It has gone meanwhile, or writes too much."""
+    scope = loop.watch(growing=True)
+    loop.writes._hearing.denied(scope.keys[0], 1, None)
+    if gone == "closed":
+        loop.writes._losses.drop(scope)
+    else:
+        loop.writes._watching.rest(scope)
+    time.sleep(0.01)
+    loop.writes._timers.run()
+    assert scope.hushed
+    assert scope.closed or scope.resting
+
+
+def test_an_answer_waits_for_the_end_of_a_rewrite(loop: Inside) -> None:
+    """What was written meanwhile is not seen before."""
+    scope = loop.watch(growing=True)
+    loop.writes._hearing.denied(scope.keys[0], 1, None)
+    loop.told()
+    loop.tell(Ping(1))
+    loop.writes._asked = 0
+    loop.writes._answer()
+    assert Pong(1) not in loop.said()
+    time.sleep(0.01)
+    loop.writes._timers.run()
+    loop.told()
+    loop.writes._answer()
+    assert Pong(1) in loop.said()
 
 
 @pytest.mark.parametrize(
