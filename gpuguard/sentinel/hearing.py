@@ -20,8 +20,6 @@ from gpuguard.sentinel.watching import Watching
 
 # Seconds for whoever allows one rule after the other.
 _SETTLE = 0.005
-# Seconds after systemd's deny in which nobody hears what is allowed: the rest of its rewrite, as a rule.
-_LULL = 0.002
 # Seconds after a rewrite in which what systemd allows is the rest of it.
 _REWRITE = 1.0
 
@@ -49,8 +47,8 @@ class Hearing:
         happening = Happening(scope, time.monotonic() if done is None else done.at, denied=True, pid=pid)
         if pid == INIT:
             scope.rewritten_at = happening.at
-            if self._scopes.growing:
-                self._watching.lull(scope, happening.at + _LULL)
+            if self._scopes.growing and scope.heard_at_once:
+                self._watching.lull(scope)
         else:
             happening.writer = self._teller.identify(pid)
         if done is not None and len(done.found) < GLANCE:

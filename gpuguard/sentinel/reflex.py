@@ -44,7 +44,7 @@ def answerer(  # noqa: C901 - flat on purpose
     scopes: Mapping[bytes, Scope],
     growing: Collection[str] = (),
     allows: int = -1,
-    hush: Callable[[Scope], None] = lambda _: None,
+    lull: Callable[[Scope], None] = lambda _: None,
 ) -> Callable[[], Answered]:
     """Return what reads the denies that wait in a fanotify group with handles, and gives back what systemd has taken.
 
@@ -53,7 +53,7 @@ def answerer(  # noqa: C901 - flat on purpose
     is returned, all of it, and what was done, by the keys of the files. What fails is in none, and left to whoever goes
     through the events. While there are `growing` scopes what is allowed is waited for, too, in the group `allows`: what
     a hook writes to one of these has to be seen before systemd comes there. Not what systemd itself is about to allow
-    in the scope: it has to be hushed, since each would wake us in the middle of the rewrite.
+    in the scope, by `lull`: each would wake us in the middle of the rewrite.
     """
     read, glance, write, clock, wait = os.read, os.pread, os.write, time.monotonic, select.select
     denied, written, nobody = (fd,), (fd, allows), ()
@@ -75,7 +75,7 @@ def answerer(  # noqa: C901 - flat on purpose
                     key = some[start + HANDLE_AT : end]
                     scope = scopes.get(key)
                     if scope is not None and growing:
-                        hush(scope)
+                        lull(scope)
                     if scope is not None and scope.first:
                         try:
                             at, found = clock(), glance(scope.files.list, GLANCE, 0)

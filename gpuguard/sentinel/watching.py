@@ -15,6 +15,8 @@ from gpuguard.sentinel.wire import Blind, Overflow
 
 # Seconds without marks for a scope with too many events.
 _REST = 1.0
+# Seconds that systemd is given for the rest of a rewrite.
+_LULL = 0.002
 # Seconds until it is tried again where a scope could not be watched.
 _RETRY = 10.0
 
@@ -75,11 +77,11 @@ class Watching:
         self._link.send(Overflow())
         self._timers.after(_REST, lambda: self._resume(scope))
 
-    def lull(self, scope: Scope, until: float) -> None:
-        """Do not listen to what is allowed until then; what is there by then is seen."""
+    def lull(self, scope: Scope) -> None:
+        """Do not listen for a moment to what is allowed: systemd writes its list. What is there after that is seen."""
         self._scopes.hush(scope)
-        scope.lull_ends = until
-        self._timers.at(until, lambda: self._end_lull(scope))
+        scope.lull_ends = time.monotonic() + _LULL
+        self._timers.at(scope.lull_ends, lambda: self._end_lull(scope))
 
     def _resume(self, scope: Scope) -> None:
         if not scope.closed and self._listen(scope):

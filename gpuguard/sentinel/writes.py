@@ -78,7 +78,7 @@ class Writes:
         denies = self._scopes.denies
         scopes = self._scopes
         self._reflexes = (
-            answerer(denies.fileno(), scopes.by_key, scopes.growing, scopes.allows.fileno(), scopes.hush)
+            answerer(denies.fileno(), scopes.by_key, scopes.growing, scopes.allows.fileno(), self._watching.lull)
             if denies.handles
             else _none
         )

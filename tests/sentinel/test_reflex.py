@@ -160,8 +160,8 @@ def test_who_is_rewritten_while_a_hook_is_at_work_is_hushed(
     kernel.deny(kernel.scope, "a")
     os.write(queue[1], event(pid, KEY))
     lists = []
-    hush = lambda _: lists.append(kernel.lines(kernel.scope))  # noqa: E731
-    answerer(queue[0], {KEY: scope}, {"/docker-1.scope"} if growing else (), queue[0], hush)()
+    lull = lambda _: lists.append(kernel.lines(kernel.scope))  # noqa: E731
+    answerer(queue[0], {KEY: scope}, {"/docker-1.scope"} if growing else (), queue[0], lull)()
     assert lists == ([[]] if hushed else [])
 
 

@@ -254,10 +254,33 @@ def test_a_second_rewrite_has_its_own_time(loop: Inside) -> None:
     """The end of the first one's does not end it."""
     scope = loop.watch(growing=True)
     loop.writes._hearing.denied(scope.keys[0], 1, None)
-    loop.writes._watching.lull(scope, time.monotonic() + 100)
+    scope.lull_ends += 100
     time.sleep(0.01)
     loop.writes._timers.run()
     assert scope.hushed
+
+
+def test_a_rewrite_ends_also_when_no_hook_is_at_work_any_more(loop: Inside) -> None:
+    """What is allowed after it is heard."""
+    scope = loop.watch(undeclared=(GPU0,), growing=True)
+    loop.writes._watching.lull(scope)
+    loop.watch(undeclared=(GPU0,))
+    time.sleep(0.01)
+    loop.writes._timers.run()
+    pid = loop.by_another("devices.allow", GPU1)
+    assert loop.writes._scopes.allows.read() == [(scope.keys[1], pid)]
+
+
+def test_what_wakes_nobody_is_not_hushed(loop: Inside) -> None:
+    """Whom the dozer hears, and any scope while no hook is at work."""
+    scope = loop.watch(declared=(GPU0,))
+    loop.writes._scopes.growing.add("/docker-2.scope")
+    loop.writes._hearing.denied(scope.keys[0], 1, None)
+    calm = scope.hushed
+    loop.watch(undeclared=(GPU0,))
+    loop.writes._scopes.growing.clear()
+    loop.writes._hearing.denied(scope.keys[0], 1, None)
+    assert (calm, scope.hushed) == (False, False)
 
 
 @pytest.mark.parametrize("gone", ["closed", "resting"])
@@ -279,13 +302,13 @@ def test_an_answer_waits_for_the_end_of_a_rewrite(loop: Inside) -> None:
     """What was written meanwhile is not seen before."""
     scope = loop.watch(growing=True)
     loop.writes._hearing.denied(scope.keys[0], 1, None)
+    scope.lull_ends += 100
     loop.told()
-    loop.tell(Ping(1))
-    loop.writes._asked = 0
+    loop.writes._pings = [(float("inf"), 1)]
     loop.writes._answer()
     assert Pong(1) not in loop.said()
-    time.sleep(0.01)
-    loop.writes._timers.run()
+    scope.lull_ends = 0.0
+    loop.writes._watching._end_lull(scope)
     loop.told()
     loop.writes._answer()
     assert Pong(1) in loop.said()
