@@ -8,7 +8,7 @@ from typing import Optional
 
 from gpuguard.errors import CgroupGoneError, CgroupUnreadableError
 from gpuguard.kernel.device_files import GLANCE
-from gpuguard.model.process import INIT, Role
+from gpuguard.model.process import INIT, Process, Role
 from gpuguard.sentinel import healing
 from gpuguard.sentinel.losses import Losses
 from gpuguard.sentinel.reflex import Reflex
@@ -36,7 +36,11 @@ class Hearing:
         # Itself and the daemon. 0 is a parent outside the pid namespace, as it is any writer there.
         self._own = frozenset({os.getpid(), os.getppid()}) - {0, INIT}
 
-    def denied(self, key: bytes, pid: int, done: Optional[Reflex]) -> None:
+    def identify(self, pid: int) -> Optional[Process]:
+        """Return a process that has written, unless it is systemd, which stays."""
+        return self._teller.identify(pid) if pid != INIT else None
+
+    def denied(self, key: bytes, pid: int, done: Optional[Reflex] = None, writer: Optional[Process] = None) -> None:
         """Heal what a process has denied, by the key of the file; `done`: what was done about it before."""
         scope = self._scopes.of_file(key)
         if scope is None:
@@ -47,10 +51,8 @@ class Hearing:
         happening = Happening(scope, time.monotonic() if done is None else done.at, denied=True, pid=pid)
         if pid == INIT:
             scope.rewritten_at = happening.at
-            if self._scopes.growing and scope.heard_at_once:
-                self._watching.lull(scope)
         else:
-            happening.writer = self._teller.identify(pid)
+            happening.writer = writer
         if done is not None and len(done.found) < GLANCE:
             self._losses.heal(happening, lambda one: healing.after_reflex(one, done))
         else:

@@ -67,11 +67,10 @@ def answerer(  # noqa: C901 - flat on purpose
                 some = read(fd, AT_ONCE)
             except OSError:
                 return events, done
-            start, systemds = 0, False
+            start, systemds = 0, True
             while start < len(some):
                 end = start + some[start]
                 if some[start + PID_AT : start + PID_AT + 4] == SYSTEMD:
-                    systemds = True
                     key = some[start + HANDLE_AT : end]
                     scope = scopes.get(key)
                     if scope is not None and growing:
@@ -85,6 +84,8 @@ def answerer(  # noqa: C901 - flat on purpose
                                 done[key] = Reflex(at, found, clock())
                         except OSError:
                             done.pop(key, None)
+                else:  # it may be gone soon, and has to be identified
+                    systemds = False
                 start = end if end > start else len(some)
             events.append(some)
             waiting = written if growing else denied

@@ -86,7 +86,7 @@ class Scope:
     resting: bool = False
     """Too many events: its marks are away for a while."""
     hushed: bool = False
-    """Nobody hears what is allowed in it, for the time of a rewrite by systemd: until `lull_ends`."""
+    """What is allowed in it wakes nobody, for the time of a rewrite by systemd: until `lull_ends`."""
     lull_ends: float = float("-inf")
     closed: bool = False
     rewritten_at: float = float("-inf")

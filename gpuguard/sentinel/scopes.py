@@ -84,10 +84,14 @@ class Scopes:
         scope.resting, scope.hushed, scope.heard_at_once = False, False, at_once
 
     def hush(self, scope: Scope) -> None:
-        """Hear no more of what is allowed in it, until it is listened to again."""
+        """Have what is allowed in it wake nobody, until it is listened to again: the dozer hears it, with its writer.
+
+        Raises FanotifyError; nothing has changed then.
+        """
         if not scope.hushed:
-            scope.hushed = True
+            self.calm.mark(scope.files.allow)
             self.allows.unmark(scope.files.allow)
+            scope.hushed = True
 
     def tune(self, scope: Scope) -> None:
         """Hear of its writes as is due after new orders. Raises FanotifyError; the scope is dropped then."""
@@ -104,7 +108,7 @@ class Scopes:
 
     def rest(self, scope: Scope) -> None:
         """Hear no more of its writes, until it is listened to again."""
-        scope.resting = True
+        scope.resting, scope.hushed = True, False
         for group in (self.denies, self.allows, self.calm):
             group.unmark(scope.files.deny)
             group.unmark(scope.files.allow)

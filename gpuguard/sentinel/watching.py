@@ -78,8 +78,14 @@ class Watching:
         self._timers.after(_REST, lambda: self._resume(scope))
 
     def lull(self, scope: Scope) -> None:
-        """Do not listen for a moment to what is allowed: systemd writes its list. What is there after that is seen."""
-        self._scopes.hush(scope)
+        """Let nobody be woken for a moment by what is allowed: systemd writes its list. It is looked at after that.
+
+        Needs handles: without them nobody dozes.
+        """
+        try:
+            self._scopes.hush(scope)
+        except FanotifyError:  # it is heard at once, as ever
+            return
         scope.lull_ends = time.monotonic() + _LULL
         self._timers.at(scope.lull_ends, lambda: self._end_lull(scope))
 
@@ -88,9 +94,7 @@ class Watching:
             self._losses.heal_unheard(scope)
 
     def _end_lull(self, scope: Scope) -> None:
-        if not scope.hushed or scope.resting or scope.closed or time.monotonic() < scope.lull_ends:
-            return
-        if self._listen(scope):
+        if scope.hushed and time.monotonic() >= scope.lull_ends and self._listen(scope):
             self._losses.perhaps_whole(scope)
 
     def _listen(self, scope: Scope) -> bool:

@@ -107,9 +107,11 @@ class Writes:
                 heard = both if growing else denies
                 select.select(heard, (), (), max(0.0, self._losses.quiet_until - time.monotonic()))
                 ready = []
+                self._round_ends = time.monotonic() + _ROUND
                 self._understand(reflexes())
                 if growing:
                     self._read_allows()
+                self._listen()
             else:
                 calms = 0
                 ready = poll.poll(self._patience())
@@ -156,12 +158,15 @@ class Writes:
         read, done = answered
         events = [event for some in read for event in self._scopes.denies.understand(some)]
         # Without handles nothing was; and what could not be read says why.
-        for event in events or self._scopes.denies.read():
+        found = events or self._scopes.denies.read()
+        # Who has written may be gone soon.
+        writers = {pid: self._hearing.identify(pid) for _, pid in filter(None, found)}
+        for event in found:
             if event is None:
                 self._watching.look_at_all()
             else:
                 key, pid = event
-                self._hearing.denied(key, pid, done.pop(key, None) if pid == INIT else None)
+                self._hearing.denied(key, pid, done.pop(key, None) if pid == INIT else None, writers[pid])
 
     def _read_allows(self) -> None:
         for event in self._scopes.allows.read():
@@ -198,7 +203,7 @@ class Writes:
                 continue
             scope = self._scopes.of_file(event[0])
             if scope is not None and event[0] == scope.keys[0]:
-                self._hearing.denied(*event, None)
+                self._hearing.denied(*event, None, self._hearing.identify(event[1]))
             else:
                 self._hearing.allowed(*event)
             self._attend()

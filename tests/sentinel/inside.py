@@ -64,6 +64,17 @@ class Inside:
         with subprocess.Popen(["sh", "-c", text]) as process:
             return process.pid
 
+    @contextmanager
+    def writing(self, file: str, line: str) -> Iterator[int]:
+        """Have another process write a line to a file of the scope, and be there, by its number, for the block."""
+        path = self.groups.path(self.groups.scope) / file
+        text = f"echo {line} > {path} && echo done; read end"
+        with subprocess.Popen(["sh", "-c", text], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+            assert process.stdout is not None
+            assert process.stdout.readline() == b"done\n"
+            yield process.pid
+            process.communicate()
+
     def tell(self, *messages: Message) -> None:
         """Say something as the daemon would, and have it heard."""
         self._daemon.sendall(b"".join(map(encode, messages)))

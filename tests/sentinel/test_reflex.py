@@ -92,6 +92,16 @@ def test_others_are_understood_first(kernel: Groups, scope: Scope, queue: tuple[
     assert kernel.lines(kernel.scope) == []
 
 
+@pytest.mark.invariant(3)
+def test_nobody_is_waited_for_beside_another(monkeypatch: pytest.MonkeyPatch, queue: tuple[int, int]) -> None:
+    """He may be gone soon, and has to be identified."""
+    monkeypatch.setattr(select, "select", lambda *_: pytest.fail("somebody is waited for"))
+    answering = answerer(queue[0], {})
+    for events in (event(1, KEY) + event(77, KEY), event(77, KEY) + event(1, KEY), event(77, KEY)):
+        os.write(queue[1], events)
+        assert answering() == ([events], {})
+
+
 def test_several_at_once(kernel: Groups, scope: Scope, queue: tuple[int, int]) -> None:
     """Each event of one reading is answered; a queue that is empty is no error."""
     kernel.deny(kernel.scope, "a")

@@ -11,12 +11,17 @@ import sys
 import threading
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, Optional
 
 import pytest
 
+from gpuguard.errors import FanotifyError
+from gpuguard.kernel.fanotify import Fanotify
+from gpuguard.model.process import Process
+from gpuguard.model.rule import Rule
 from gpuguard.model.ruleset import RuleSet
 from gpuguard.model.write import Watched, Write
+from gpuguard.sentinel import reflex
 from gpuguard.sentinel.dozer import ASKED
 from gpuguard.sentinel.link import DaemonGoneError
 from gpuguard.sentinel.reflex import Answered, Reflex
@@ -40,7 +45,7 @@ from tests.sentinel.driven import (
     shell,
     until_whole,
 )
-from tests.sentinel.inside import GPU0, GPU1, NOBODY, NULL, Inside, event
+from tests.sentinel.inside import GPU0, GPU1, NOBODY, NULL, Inside, event, inside
 
 QUEUE = 16_384
 """Events that the kernel keeps for a fanotify group (fanotify(7), max_queued_events)."""
@@ -226,7 +231,7 @@ def test_a_systemd_that_comes_to_no_end_keeps_nobody_waiting(loop: Inside) -> No
 def test_a_hook_at_work_is_heard_also_in_the_midst_of_a_rewrite(loop: Inside) -> None:
     """Its container may be the next that systemd comes to: what was not seen by then is lost."""
     scope = loop.watch(growing=True)
-    loop.writes._losses.quiet_until = time.monotonic() + 1
+    loop.writes._losses.quiet_until = time.monotonic() + 100
     loop.by_another("devices.allow", GPU0)
     loop.leave()
     with pytest.raises(DaemonGoneError):
@@ -234,26 +239,93 @@ def test_a_hook_at_work_is_heard_also_in_the_midst_of_a_rewrite(loop: Inside) ->
     assert GPU0.encode() in (scope.seen or b"")
 
 
+@pytest.mark.parametrize("growing", [True, False], ids=["a hook is at work", "none"])
+def test_who_is_waited_for_in_the_midst_of_a_rewrite(
+    loop: Inside, monkeypatch: pytest.MonkeyPatch, *, growing: bool
+) -> None:
+    """Allows are waited for only while a hook is at work; the daemon is heard each time, its end for one."""
+    waited = []
+
+    def wait(files: tuple[object, ...], *_: object) -> tuple[tuple[object, ...], ...]:
+        waited.append(files)
+        return (), (), ()
+
+    monkeypatch.setattr(select, "select", wait)
+    loop.watch(undeclared=(GPU0,), growing=growing)
+    loop.writes._losses.quiet_until = time.monotonic() + 100
+    loop.leave()
+    with pytest.raises(DaemonGoneError):
+        loop.writes.run()
+    scopes = loop.writes._scopes
+    assert waited == [(scopes.denies, scopes.allows) if growing else (scopes.denies,)]
+
+
+@pytest.mark.parametrize("growing", [True, False], ids=["a hook is at work", "none"])
+def test_what_systemd_denies_hushes_its_allows(
+    kernel: Groups, monkeypatch: pytest.MonkeyPatch, *, growing: bool
+) -> None:
+    """While a hook is at work; nobody is woken by what was given back then."""
+    waited = []
+
+    def wait(files: tuple[int, ...], *_: object) -> tuple[tuple[int, ...]]:
+        waited.append(files)
+        return ((),)
+
+    monkeypatch.setattr(reflex, "SYSTEMD", os.getpid().to_bytes(4, sys.byteorder))
+    monkeypatch.setattr(select, "select", wait)
+    with inside(kernel, monkeypatch) as loop:
+        scope = loop.watch(undeclared=(GPU0,), growing=growing)
+        denies, allows = loop.writes._scopes.denies, loop.writes._scopes.allows
+        os.write(scope.files.deny, b"a")
+        assert list(loop.writes._reflexes()[1]) == [scope.keys[0]]
+        assert waited == [(denies.fileno(), allows.fileno()) if growing else (denies.fileno(),)]
+        assert scope.hushed is growing
+        assert bool(allows.read()) is not growing
+
+
 @pytest.mark.invariant(2)
 def test_systemd_wakes_nobody_while_it_rewrites_a_list(loop: Inside) -> None:
-    """While some hook is at work; what is written meanwhile is seen soon after, and what comes later is heard."""
+    """Who writes meanwhile is heard in calm; what he has written is seen soon after, and what comes later is heard."""
     scope = loop.watch(growing=True)
-    allows = loop.writes._scopes.allows
-    loop.writes._hearing.denied(scope.keys[0], 1, None)
-    loop.by_another("devices.allow", GPU0)
-    assert (allows.read(), GPU0.encode() in (scope.seen or b"")) == ([], False)
+    scopes = loop.writes._scopes
+    loop.writes._watching.lull(scope)
+    pid = loop.by_another("devices.allow", GPU0)
+    assert scopes.allows.read() == []
+    assert scopes.calm.read() == [(scope.keys[1], pid)]
+    assert GPU0.encode() not in (scope.seen or b"")
     time.sleep(0.01)
     loop.writes._timers.run()
     assert GPU0.encode() in (scope.seen or b"")
     pid = loop.by_another("devices.allow", GPU1)
-    assert allows.read() == [(scope.keys[1], pid)]
+    assert scopes.allows.read() == [(scope.keys[1], pid)]
+    assert scopes.calm.read() == []
+
+
+@pytest.mark.invariant(3)
+@pytest.mark.parametrize("lull", [False, True], ids=["", "in a lull"])
+def test_who_allows_is_told_with_what_he_allowed(loop: Inside, *, lull: bool) -> None:
+    """Whether systemd rewrites the list just then, or not."""
+    scope = loop.watch(growing=True)
+    if lull:
+        loop.writes._watching.lull(scope)
+    with loop.writing("devices.allow", GPU0) as pid:
+        loop.writes._read_allows()
+        loop.writes._read_calm()
+        time.sleep(0.02)
+        loop.writes._timers.run()
+        told = writes_of(loop)
+    assert [(write.pid, write.writer is not None) for write in told] == [(pid, True)]
+    assert told[0].after is not None
+    assert told[0].after.covers(Rule.parse(GPU0))
+    assert told[0].before is not None
+    assert not told[0].before.covers(Rule.parse(GPU0))
 
 
 @pytest.mark.invariant(2)
 def test_a_second_rewrite_has_its_own_time(loop: Inside) -> None:
     """The end of the first one's does not end it."""
     scope = loop.watch(growing=True)
-    loop.writes._hearing.denied(scope.keys[0], 1, None)
+    loop.writes._watching.lull(scope)
     scope.lull_ends += 100
     time.sleep(0.01)
     loop.writes._timers.run()
@@ -271,47 +343,77 @@ def test_a_rewrite_ends_also_when_no_hook_is_at_work_any_more(loop: Inside) -> N
     assert loop.writes._scopes.allows.read() == [(scope.keys[1], pid)]
 
 
-def test_what_wakes_nobody_is_not_hushed(loop: Inside) -> None:
-    """Whom the dozer hears, and any scope while no hook is at work."""
-    scope = loop.watch(declared=(GPU0,))
-    loop.writes._scopes.growing.add("/docker-2.scope")
-    loop.writes._hearing.denied(scope.keys[0], 1, None)
-    calm = scope.hushed
-    loop.watch(undeclared=(GPU0,))
-    loop.writes._scopes.growing.clear()
-    loop.writes._hearing.denied(scope.keys[0], 1, None)
-    assert (calm, scope.hushed) == (False, False)
+def test_new_orders_in_a_lull_are_not_overtaken_by_its_end(loop: Inside) -> None:
+    """Of a scope of which systemd knows all nobody is woken."""
+    scope = loop.watch(declared=(GPU0,), growing=True)
+    loop.writes._watching.lull(scope)
+    loop.watch(declared=(GPU0,))
+    assert (scope.hushed, scope.heard_at_once) == (False, False)
+    time.sleep(0.01)
+    loop.writes._timers.run()
+    loop.by_another("devices.allow", GPU1)
+    assert loop.writes._scopes.allows.read() == []
 
 
 @pytest.mark.parametrize("gone", ["closed", "resting"])
 def test_who_is_heard_no_more_is_not_heard_after_a_rewrite(loop: Inside, gone: str) -> None:
-    """It has gone meanwhile, or writes too much."""
+    """It has gone meanwhile, or writes too much; and nobody waits for its end."""
     scope = loop.watch(growing=True)
-    loop.writes._hearing.denied(scope.keys[0], 1, None)
+    loop.writes._watching.lull(scope)
     if gone == "closed":
         loop.writes._losses.drop(scope)
     else:
         loop.writes._watching.rest(scope)
+    assert not scope.hushed
     time.sleep(0.01)
     loop.writes._timers.run()
-    assert scope.hushed
-    assert scope.closed or scope.resting
+    loop.by_another("devices.allow", GPU1)
+    assert [*loop.writes._scopes.allows.read(), *loop.writes._scopes.calm.read()] == []
+
+
+def test_what_cannot_be_hushed_is_heard(loop: Inside, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As it was before."""
+    scope = loop.watch(growing=True)
+
+    def refuse(*_: object) -> None:
+        raise FanotifyError("no space left")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Fanotify, "mark", refuse)
+        loop.writes._watching.lull(scope)
+    assert not scope.hushed
+    pid = loop.by_another("devices.allow", GPU1)
+    assert loop.writes._scopes.allows.read() == [(scope.keys[1], pid)]
 
 
 def test_an_answer_waits_for_the_end_of_a_rewrite(loop: Inside) -> None:
     """What was written meanwhile is not seen before."""
     scope = loop.watch(growing=True)
-    loop.writes._hearing.denied(scope.keys[0], 1, None)
+    loop.writes._watching.lull(scope)
     scope.lull_ends += 100
-    loop.told()
     loop.writes._pings = [(float("inf"), 1)]
     loop.writes._answer()
     assert Pong(1) not in loop.said()
     scope.lull_ends = 0.0
     loop.writes._watching._end_lull(scope)
-    loop.told()
     loop.writes._answer()
     assert Pong(1) in loop.said()
+
+
+@pytest.mark.invariant(3)
+def test_who_denies_beside_systemd_is_identified_first(loop: Inside) -> None:
+    """He may be gone when all that systemd did is understood."""
+    scope = loop.watch(undeclared=(GPU0,))
+    asked = []
+    identify = loop.writes._hearing.identify
+
+    def identified(pid: int) -> Optional[Process]:
+        asked.append((pid, scope.open or scope.rewritten_at > 0))
+        return identify(pid)
+
+    loop.writes._hearing.identify = identified  # type: ignore[method-assign]
+    loop.writes._understand(([event(1, scope.keys[0]) + event(77, scope.keys[0])], {}))
+    assert sorted(asked) == [(1, False), (77, False)]
 
 
 @pytest.mark.parametrize(
