@@ -21,9 +21,10 @@ from gpuguard.sentinel.scope import Scope
 
 SYSTEMD = INIT.to_bytes(4, sys.byteorder)
 # Seconds that others get the processor for, unless there is the next deny: what runs here is in the way of the
-# container that was just healed, and of systemd, which is about to write what it knows. And for how long, and how
-# often, that is put off.
-_MOMENT = 0.002
+# container that was just healed, and of systemd, which is about to write what it knows. While it reloads the one that
+# asked for that waits; else he may be gone soon, and has to be found. And for how long, and how often, that is put off.
+_MOMENT = 0.0002
+_WHILE_RELOADING = 0.002
 _LONGEST = 0.01
 _MOST = 64
 
@@ -36,27 +37,37 @@ class Reflex(NamedTuple):
     written_at: float
 
 
+class Surroundings(NamedTuple):
+    """What else is going on while denies are answered.
+
+    The `growing` scopes; the group that hears what is `allowed`; `lull` has that wake nobody for a moment, in one scope.
+    """
+
+    growing: Collection[str] = ()
+    allowed: int = -1
+    lull: Callable[[Scope], None] = lambda _: None
+    reloading: Callable[[], bool] = lambda: False
+
+
+NOTHING = Surroundings()
 Answered = tuple[list[bytes], dict[bytes, Reflex]]
 
 
 def answerer(  # noqa: C901 - flat on purpose
-    fd: int,
-    scopes: Mapping[bytes, Scope],
-    growing: Collection[str] = (),
-    allows: int = -1,
-    lull: Callable[[Scope], None] = lambda _: None,
+    fd: int, scopes: Mapping[bytes, Scope], around: Surroundings = NOTHING
 ) -> Callable[[], Answered]:
     """Return what reads the denies that wait in a fanotify group with handles, and gives back what systemd has taken.
 
     systemd denies "a", everything, and nothing less: that is what its cgroup_apply_devices() writes on every version
     with cgroup v1. Where a list is as it was it is still to be written: some programs empty a file first. What was read
     is returned, all of it, and what was done, by the keys of the files. What fails is in none, and left to whoever goes
-    through the events. While there are `growing` scopes what is allowed is waited for, too, in the group `allows`: what
-    a hook writes to one of these has to be seen before systemd comes there. Not what systemd itself is about to allow
-    in the scope, by `lull`: each would wake us in the middle of the rewrite.
+    through the events. While there are growing scopes what is allowed is waited for, too: what a hook writes to one of
+    these has to be seen before systemd comes there. Not what systemd itself is about to allow in the scope: each would
+    wake us in the middle of the rewrite.
     """
+    growing, lull, reloading = around.growing, around.lull, around.reloading
     read, glance, write, clock, wait = os.read, os.pread, os.write, time.monotonic, select.select
-    denied, written, nobody = (fd,), (fd, allows), ()
+    denied, written, nobody = (fd,), (fd, around.allowed), ()
 
     def answer() -> Answered:  # noqa: C901 - the same
         events: list[bytes] = []
@@ -89,7 +100,8 @@ def answerer(  # noqa: C901 - flat on purpose
                 start = end if end > start else len(some)
             events.append(some)
             waiting = written if growing else denied
-            if not systemds or len(events) >= _MOST or clock() > ends or not wait(waiting, nobody, nobody, _MOMENT)[0]:
+            moment = _WHILE_RELOADING if reloading() else _MOMENT
+            if not systemds or len(events) >= _MOST or clock() > ends or not wait(waiting, nobody, nobody, moment)[0]:
                 return events, done
 
     return answer

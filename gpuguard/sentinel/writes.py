@@ -16,7 +16,7 @@ from gpuguard.sentinel import dozer
 from gpuguard.sentinel.hearing import Hearing
 from gpuguard.sentinel.link import Link
 from gpuguard.sentinel.losses import Losses
-from gpuguard.sentinel.reflex import Answered, answerer
+from gpuguard.sentinel.reflex import Answered, Surroundings, answerer
 from gpuguard.sentinel.scopes import Scopes
 from gpuguard.sentinel.settings import Settings
 from gpuguard.sentinel.telling import Teller
@@ -78,7 +78,11 @@ class Writes:
         denies = self._scopes.denies
         scopes = self._scopes
         self._reflexes = (
-            answerer(denies.fileno(), scopes.by_key, scopes.growing, scopes.allows.fileno(), self._watching.lull)
+            answerer(
+                denies.fileno(),
+                scopes.by_key,
+                Surroundings(scopes.growing, scopes.allows.fileno(), self._watching.lull, self._reloading),
+            )
             if denies.handles
             else _none
         )
@@ -131,10 +135,13 @@ class Writes:
         """Whether systemd is to be left alone with its rewrite."""
         return time.monotonic() < self._losses.quiet_until
 
+    def _reloading(self) -> bool:
+        return time.monotonic() < self._awake_until
+
     @property
     def _awake(self) -> bool:
         """Whether losses are expected, and nothing but losses."""
-        return self._alert and time.monotonic() < self._awake_until
+        return self._alert and self._reloading()
 
     def _patience(self) -> Optional[float]:
         """Return how long nothing need be done, in milliseconds; None for ever."""

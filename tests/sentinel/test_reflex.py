@@ -14,7 +14,7 @@ from gpuguard.kernel.device_files import OpenHierarchy
 from gpuguard.kernel.fanotify import HANDLE_AT, Fanotify
 from gpuguard.model.backoff import Backoff
 from gpuguard.model.write import Watched
-from gpuguard.sentinel.reflex import Answered, answerer
+from gpuguard.sentinel.reflex import Answered, Surroundings, answerer
 from gpuguard.sentinel.scope import Scope
 from tests.kernel.groups import Groups
 from tests.model.looks import rules
@@ -151,7 +151,7 @@ def test_a_hook_at_work_is_waited_for(monkeypatch: pytest.MonkeyPatch, queue: tu
 
     monkeypatch.setattr(select, "select", wait)
     growing = {"/docker-1.scope"}
-    answering = answerer(queue[0], {}, growing, 77)
+    answering = answerer(queue[0], {}, Surroundings(growing, 77))
     for _ in range(2):
         os.write(queue[1], event(1, KEY))
         answering()
@@ -171,7 +171,7 @@ def test_who_is_rewritten_while_a_hook_is_at_work_is_hushed(
     os.write(queue[1], event(pid, KEY))
     lists = []
     lull = lambda _: lists.append(kernel.lines(kernel.scope))  # noqa: E731
-    answerer(queue[0], {KEY: scope}, {"/docker-1.scope"} if growing else (), queue[0], lull)()
+    answerer(queue[0], {KEY: scope}, Surroundings({"/docker-1.scope"} if growing else (), queue[0], lull))()
     assert lists == ([[]] if hushed else [])
 
 

@@ -267,8 +267,8 @@ def test_what_systemd_denies_hushes_its_allows(
     """While a hook is at work; nobody is woken by what was given back then."""
     waited = []
 
-    def wait(files: tuple[int, ...], *_: object) -> tuple[tuple[int, ...]]:
-        waited.append(files)
+    def wait(files: tuple[int, ...], _: object, __: object, seconds: float) -> tuple[tuple[int, ...]]:
+        waited.append((files, seconds))
         return ((),)
 
     monkeypatch.setattr(reflex, "SYSTEMD", os.getpid().to_bytes(4, sys.byteorder))
@@ -278,9 +278,13 @@ def test_what_systemd_denies_hushes_its_allows(
         denies, allows = loop.writes._scopes.denies, loop.writes._scopes.allows
         os.write(scope.files.deny, b"a")
         assert list(loop.writes._reflexes()[1]) == [scope.keys[0]]
-        assert waited == [(denies.fileno(), allows.fileno()) if growing else (denies.fileno(),)]
         assert scope.hushed is growing
         assert bool(allows.read()) is not growing
+        loop.tell(Awake(60.0))
+        os.write(scope.files.deny, b"a")
+        loop.writes._reflexes()
+        files = (denies.fileno(), allows.fileno()) if growing else (denies.fileno(),)
+        assert waited == [(files, 0.0002), (files, 0.002)]  # who asks for a reload waits for it
 
 
 @pytest.mark.invariant(2)
