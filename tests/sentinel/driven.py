@@ -155,7 +155,11 @@ def until_whole(scope: Scope, *lines: str, seconds: float = _PATIENCE) -> float:
 
 
 def shell(sentinel: Driven, scope: Scope, text: str, prefix: tuple[str, ...] = ()) -> None:
-    """Run a shell in the node; in its text $D is the scope's directory. It lives on as an admin's, and can be seen."""
+    """Run a shell in the node when what was told to the sentinel is done; in its text $D is the scope's directory.
+
+    It lives on as an admin's, and can be seen.
+    """
+    sentinel.caught_up()
     text = f"D=/sys/fs/cgroup/devices{group(scope)}; {text}; echo done; read line"
     started = scope.node.popen([*prefix, "sh", "-c", text], stdin=subprocess.PIPE)
     sentinel._shells.append(started)

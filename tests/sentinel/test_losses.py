@@ -154,6 +154,7 @@ class TestDeclared:
         """A reload rewrites them in a moment: nothing is written before systemd has had its time for that."""
         scope = node_v1.scope(device_allow=DECLARED)
         sentinel.watch(scope, (), GPU)
+        sentinel.caught_up()
         for _ in range(5):
             node_v1.run(["systemctl", "daemon-reload"])
         until_whole(scope, *GPU)

@@ -25,6 +25,7 @@ from tests.sentinel.driven import Driven, driven
 
 pytestmark = pytest.mark.cgroup("v2")
 
+TRIES = 20
 UNMOUNTED = ["unshare", "--mount", "sh", "-c", 'umount -l /sys/kernel/tracing /sys/kernel/debug; exec "$0" "$@"']
 
 
@@ -46,7 +47,7 @@ def test_for_whom_systemd_does_it(node: Node, asked: str) -> None:
     node.run(["tee", "/etc/systemd/system/told.service"], stdin=unit.encode())
     scope = node.scope()
     with driven(node) as sentinel:
-        for _ in range(10):
+        for _ in range(TRIES):
             sentinel.caught_up()
             node.run(["bash", "-c", f"{asked}; systemctl --quiet disable told.service; true"])
             found = [
@@ -54,7 +55,7 @@ def test_for_whom_systemd_does_it(node: Node, asked: str) -> None:
             ]
             if found:
                 break
-        assert found, "never seen in 10 times"
+        assert found, f"never seen in {TRIES} times"
         assert found[0].name in {"systemd", ""}
         assert found[0].writer is None  # the tracer's numbers are not the node's
         assert found[0].requester[1].program == "bash"
