@@ -214,7 +214,7 @@ class TestConfiguration:
         daemon = gpuguard.start()
         scope = protected(gpuguard, daemon, hook_rules=[GPU0])
         gpuguard.write(guard={"mode": "dance"})
-        for _ in range(2):  # before the daemon has read it, and after
+        for number in (1, 2):  # before the daemon has read it, and after
             done = gpuguard.command("status")
             assert (done.returncode, done.stderr) == (0, "")
             assert "daemon running" in done.stdout
@@ -223,7 +223,7 @@ class TestConfiguration:
             assert checked.returncode == 1
             assert checked.stdout.startswith("GPUGUARD WARNING - 1 protected (")
             daemon.signal(signal.SIGHUP)
-            await_event(daemon, "config_rejected")
+            await_event(daemon, "config_rejected", number)
         done = gpuguard.command("repair", scope.name)
         assert done.returncode == 0
         assert "running daemon's settings" in done.stderr
@@ -244,6 +244,7 @@ class TestConfiguration:
         daemon.signal(signal.SIGHUP)
         await_event(daemon, "config_rejected")
         scope = protected(gpuguard, daemon, hook_rules=[GPU0])
+        await_sentinel(daemon, scope)
         scope.write_rules(EVERYTHING, verb="deny")
         await_event(daemon, "repaired")
         assert daemon.stop() == 0
@@ -318,6 +319,7 @@ class TestCompany:
         await_event(daemon, "released")
         done = gpuguard.command("release", "nobody")
         assert (done.returncode, "no GPU container" in done.stderr) == (4, True)
+        await_sentinel(daemon, scope)
         scope.write_rules(EVERYTHING, verb="deny")
         await_event(daemon, "repaired")
         assert (GPU0 in scope.rules().text(), CTL in scope.rules().text()) == (True, False)
