@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 from typing import Any, Optional
 
@@ -126,9 +126,12 @@ class Gpuguard(AbstractContextManager["Gpuguard"]):
 
     def ledger(self) -> dict[str, tuple[str, int]]:
         """Return the text and the time of the last change, in nanoseconds, of each file of the ledger, by name."""
+        found = {}
         # What ends in .new is being written.
-        files = sorted(self.node.path(f"{RUN}/ledger").glob("*.json"))
-        return {file.name: (file.read_text(encoding="utf-8"), file.stat().st_mtime_ns) for file in files}
+        for file in sorted(self.node.path(f"{RUN}/ledger").glob("*.json")):
+            with suppress(FileNotFoundError):  # its container has just ended
+                found[file.name] = (file.read_text(encoding="utf-8"), file.stat().st_mtime_ns)
+        return found
 
     def await_state(
         self, scope: str, state: str, timeout: float = _PATIENCE, *, container: Optional[str] = None

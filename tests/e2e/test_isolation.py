@@ -39,7 +39,9 @@ def entitled(guard: Gpuguard, scope: str) -> list[str]:
 def take_away(node: Node, container: Container, device: Device, how: int) -> None:
     """Take the container's device away in one of several ways."""
     if how % 2:
-        node.path(f"/run/systemd/transient/{container.scope}.d/50-DeviceAllow.conf").unlink()
+        drop_in = node.path(f"/run/systemd/transient/{container.scope}.d/50-DeviceAllow.conf")
+        until(drop_in.exists, 20, "the declaration")  # which was taken away in the round before the last
+        drop_in.unlink()
         node.run(["systemctl", "daemon-reload"])
     else:
         gate.take_away(node, container.scope, device)

@@ -102,6 +102,7 @@ def test_repair_by_hand(
     scope = gpu_scope()
     guard = launch(guard={"declare": False, "poll_interval": "1m"}).start()
     guard.await_state(scope.name, "at-risk")
+    until(lambda: guard.events("sentinel_standing"), 20, "the sentinel")
     sentinels = children(guard.daemon.pid)
     if running:
         guard.await_rest()

@@ -37,9 +37,10 @@ class Stage:
         self.node.run(["systemctl", "daemon-reload"])
 
     def start_beside(self, container: Container) -> None:
-        """Start a unit in the container's slice."""
+        """Start a unit in the container's slice, and wait until systemd has written what it writes for that."""
         unit = ["systemctl", "show", "--value", "--property=Slice", container.scope]
         self.node.run(["systemd-run", "--collect", f"--slice={self.node.run(unit).stdout.strip()}", "true"])
+        self.node.carried_out()
 
     def device_allow(self, container: Container) -> frozenset[str]:
         """Return what systemd has been told to allow the container."""
