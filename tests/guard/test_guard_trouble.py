@@ -157,12 +157,13 @@ class TestSystemd:
     ) -> None:
         """While systemd is too busy to answer, the shield stays and so do all rules; it goes when it has answered."""
         monkeypatch.setattr(systemd, "DECLARE_TIMEOUT", 0.1)
+        monkeypatch.setattr("gpuguard.guard.guard._OLD_VIEW", 60.0)  # systemd would be asked first, and is busy
         scope = sim.scope(hook_rules=[GPU0])
-        post = await station(sim, {"guard": {"settle": "1s"}})
+        post = await station(sim, {"guard": {"settle": "4s"}})  # the sources, and the test, may come late
         await post.until(lambda: post.state(scope) is State.SETTLING, "it was not seen settling")
         await post.sources_up()
         before, account = scope.rules(), Account(sim, scope)
-        sim.busy(3.0)
+        sim.busy(8.0)
         await post.until(lambda: post.events("declare_failed"), "nothing was declared")
         assert "systemd's answer is outstanding" in post.events("declare_failed")[0]["reason"]
         assert (scope.cgroup / SHIELD).is_dir()

@@ -26,7 +26,7 @@ GPU0, GPU1, NULL = "c 195:0 rw", "c 195:1 rw", "c 1:3 rwm"
 RULES = (Rule.parse(GPU0), Rule.parse(GPU1))
 ENTRIES = tuple(DeviceAllow(f"/dev/char/195:{minor}", RULES[0].access) for minor in (0, 1))
 NO_BUS = "unix:path=/nonexistent/bus"
-BUSY = 2.5  # seconds; the test's own turn may come late, too
+BUSY = 4.0  # seconds; the test's own turn may come late, too
 
 
 def target_of(groups: Groups) -> Target:

@@ -247,7 +247,7 @@ class TestRemoved:
         post = await station(sim, {"guard": {"shield": True, "declare": False}})
         await shielded(post, scope)
         before = scope.rules()
-        sim.busy(2.0)
+        sim.busy(5.0)  # the test's own turn may come late, too
         post.of(scope).outstanding = True
         await stop(post)
         assert of(scope).is_dir()
