@@ -40,7 +40,7 @@ class Reflex(NamedTuple):
 class Surroundings(NamedTuple):
     """What else is going on while denies are answered.
 
-    The `growing` scopes; the group that hears what is `allowed`; `lull` has that wake nobody for a moment, in one scope.
+    The `growing` scopes; the group that hears what is `allowed`; `lull` has that wake nobody in a scope for a moment.
     """
 
     growing: Collection[str] = ()
