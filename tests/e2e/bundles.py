@@ -105,7 +105,7 @@ class Bundles:
         spec["linux"]["cgroupsPath"] = f"system.slice:docker:{bundle.id}"
         spec["process"]["env"].append(f"NVIDIA_VISIBLE_DEVICES={visible or 'void'}")
         numbers = [""] if visible else [f"{device.major}:{device.minor}" for device in devices]
-        nvidia = [{"path": runtime.HOOK, "args": [Path(runtime.HOOK).name, "prestart"]}] if visible else []
+        nvidia = [runtime.ENTRY] if visible else []
         spec["hooks"] = {"prestart": [*nvidia, {"path": hooks.HOOK, "args": ["hook", str(pause), *numbers]}]}
         directory = self.node.path(f"{_ROOT}/{bundle.id}")
         directory.mkdir()

@@ -10,9 +10,11 @@ import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
+from gpuguard.errors import FanotifyError
 from gpuguard.kernel.fanotify import EVENT, HANDLE_AT
 from gpuguard.model.write import Watched
 from gpuguard.sentinel import dozer
@@ -121,6 +123,11 @@ def event(pid: int, key: bytes) -> bytes:
     length = HANDLE_AT + len(key)
     head = EVENT.pack(length, 3, 0, EVENT.size, 2, -1, pid)
     return head + struct.pack("=BBHQ", 1, 0, length - EVENT.size, 0) + key
+
+
+def refuse(*_: object) -> NoReturn:
+    """Set no mark, in the place of Fanotify's methods."""
+    raise FanotifyError("no space left")
 
 
 def descriptors() -> int:

@@ -170,7 +170,10 @@ def test_who_is_rewritten_while_a_hook_is_at_work_is_hushed(
     kernel.deny(kernel.scope, "a")
     os.write(queue[1], event(pid, KEY))
     lists = []
-    lull = lambda _: lists.append(kernel.lines(kernel.scope))  # noqa: E731
+
+    def lull(_: Scope) -> None:
+        lists.append(kernel.lines(kernel.scope))
+
     answerer(queue[0], {KEY: scope}, Surroundings({"/docker-1.scope"} if growing else (), queue[0], lull))()
     assert lists == ([[]] if hushed else [])
 

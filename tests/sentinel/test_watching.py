@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import time
-from typing import NoReturn
 
 import pytest
 
-from gpuguard.errors import FanotifyError
 from gpuguard.kernel.fanotify import Fanotify
 from gpuguard.model.write import Watched, Write
 from gpuguard.sentinel.scope import Happening
@@ -15,12 +13,7 @@ from gpuguard.sentinel.wire import Blind, Forget, Overflow
 from tests.lab.node import Node
 from tests.lab.scope import Scope
 from tests.sentinel.driven import GPU, Driven, give, group, held, inode, listed, one, rules, until_whole
-from tests.sentinel.inside import GPU0, GPU1, NULL, Inside, descriptors
-
-
-def refuse(*_: object) -> NoReturn:
-    """Set no mark."""
-    raise FanotifyError("no space left")
+from tests.sentinel.inside import GPU0, GPU1, NULL, Inside, descriptors, refuse
 
 
 @pytest.mark.parametrize("pause", [False, True], ids=["orders", "pause"])

@@ -15,7 +15,6 @@ from typing import Any, Optional
 
 import pytest
 
-from gpuguard.errors import FanotifyError
 from gpuguard.kernel.fanotify import Fanotify
 from gpuguard.model.process import Process
 from gpuguard.model.rule import Rule
@@ -46,7 +45,7 @@ from tests.sentinel.driven import (
     shell,
     until_whole,
 )
-from tests.sentinel.inside import GPU0, GPU1, NOBODY, NULL, Inside, event, inside
+from tests.sentinel.inside import GPU0, GPU1, NOBODY, NULL, Inside, event, inside, refuse
 
 QUEUE = 16_384
 """Events that the kernel keeps for a fanotify group (fanotify(7), max_queued_events)."""
@@ -393,9 +392,6 @@ def test_who_is_heard_no_more_is_not_heard_after_a_rewrite(loop: Inside, gone: s
 def test_what_cannot_be_hushed_is_heard(loop: Inside, monkeypatch: pytest.MonkeyPatch) -> None:
     """As it was before."""
     scope = loop.watch(growing=True)
-
-    def refuse(*_: object) -> None:
-        raise FanotifyError("no space left")
 
     with monkeypatch.context() as patch:
         patch.setattr(Fanotify, "mark", refuse)

@@ -9,6 +9,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 HOOK = "/usr/bin/nvidia-container-runtime-hook"
+ENTRY = {"path": HOOK, "args": [Path(HOOK).name, "prestart"]}
+"""Of the hook, in a specification."""
 
 
 def main() -> None:
@@ -33,5 +35,5 @@ def add_hook(config: Path) -> None:
     spec = json.loads(config.read_text(encoding="utf-8"))
     prestart = spec.setdefault("hooks", {}).setdefault("prestart", [])
     if not any(Path(known["path"]).name == Path(HOOK).name for known in prestart):
-        prestart.append({"path": HOOK, "args": [Path(HOOK).name, "prestart"]})
+        prestart.append(ENTRY)
     config.write_text(json.dumps(spec), encoding="utf-8")
